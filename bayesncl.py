@@ -1,0 +1,194 @@
+"""BayesNCL: Bayesian gated non-negative contrastive learning. NCL with a gate per dimension and image that learns to switch
+off dimensions which many images share, such as frequent backgrounds.
+
+    z⁺ = normalize(σ₊(g(h))),  α = sigmoid(gating(sg[h]) / T),  m = 1[α > ½] (straight-through),  z̃ = normalize(z⁺ ⊙ m)
+    L = NT-Xent(z̃) + λ · KL(Bern(α) ‖ Bern(ρ))
+
+Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441.
+
+    python bayesncl.py                                      the built-in data set, on a laptop
+    python bayesncl.py --dataset cifar100 --epochs 200      the paper's BayesNCL (STE) row
+    python bayesncl.py --dataset cifar100 --gate gumbel     its Gumbel row; also soft, none (= NCL), --no-detach
+"""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+import common
+
+EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+
+PRESETS = {  # what a data set's name stands for; any flag overrides
+    "shapes": dict(arch="resnet8", image_size=32, epochs=15, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=0.0,
+                   temperature=0.2, head_hidden=256, head_out=256, min_scale=0.08, blur=0.0,
+                   gate_hidden=256, gate_lr=3e-3, prior=0.8, kl_weight=3e-5),
+    "cifar100": dict(arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
+                     temperature=0.2, head_hidden=2048, head_out=256, min_scale=0.08, blur=0.0,
+                     gate_hidden=2048, gate_lr=0.1, prior=0.8, kl_weight=3e-5),
+    "imagenet100": dict(arch="resnet18", image_size=224, epochs=100, batch_size=128, optimizer="lars", lr=0.3, weight_decay=1e-4,
+                        temperature=0.2, head_hidden=16384, head_out=2048, min_scale=0.08, blur=0.5,
+                        gate_hidden=2048, gate_lr=0.1, prior=0.8, kl_weight=3e-5),
+}
+
+
+def nt_xent(z1, z2, temperature):
+    """NT-Xent (SimCLR, Eq. 1) in nats of embeddings z1, z2 (N, K), not necessarily normalised: mean over 2N anchors."""
+    z = F.normalize(torch.cat([z1, z2]).float(), dim=1, eps=EPS)  # (2N, K)
+    logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)  # (2N, 2N), cosine / τ, not with itself
+    positive = torch.arange(len(z), device=z.device).roll(len(z1))  # view i's other view
+    return F.cross_entropy(logits, positive)
+
+
+def non_negative(z, kind):
+    """σ₊ ([NCL] Section 3.1), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
+    is off can come back. leaky_relu and gelu go slightly below 0; none returns z and gives SimCLR back."""
+    if kind == "rep_relu":
+        soft = F.gelu(z)
+        return soft - soft.detach() + F.relu(z).detach()
+    return {"relu": F.relu, "gelu": F.gelu, "sigmoid": torch.sigmoid, "softplus": F.softplus, "exp": torch.exp,
+            "leaky_relu": F.leaky_relu, "none": lambda z: z}[kind](z)
+
+
+class GatingHead(nn.Module):
+    """h (N, d) → gate logits (N, K): an MLP of 1, 2 (paper) or 3 linear layers with ReLU between them."""
+
+    def __init__(self, d, hidden, K, layers=2):
+        super().__init__()
+        widths = [d] + [hidden] * (layers - 1) + [K]
+        linear = [nn.Linear(a, b) for a, b in zip(widths, widths[1:])]
+        self.net = nn.Sequential(*[m for layer in linear for m in (layer, nn.ReLU())][:-1])
+
+    def forward(self, h):
+        return self.net(h)
+
+
+def gate(logits, kind="ste", temperature=1.0, noise=False):
+    """Gate logits (N, K) → mask m (N, K) and keep probabilities α = sigmoid(logits / T) (N, K).
+
+    ste: m = 1[α > 0.5] forward, dm/dα = 1 backward. gumbel: the same of noisy logits where `noise` (training). soft: m = α.
+    none: m = 1, which is NCL.
+    """
+    alpha = torch.sigmoid(logits / temperature)
+    if kind == "none":
+        return torch.ones_like(alpha), alpha
+    if kind == "soft":
+        return alpha, alpha
+    p = alpha
+    if kind == "gumbel" and noise:  # the difference of two Gumbel variables is logistic
+        p = torch.sigmoid((logits + torch.rand_like(logits).clamp(1e-6, 1 - 1e-6).logit()) / temperature)
+    return (p > 0.5).float() + (p - p.detach()), alpha
+
+
+def bernoulli_kl(alpha, rho):
+    """KL(Bern(α) ‖ Bern(ρ)) in nats of α (N, K), summed over the dimensions, mean over the batch; both clamped to [.01, .99]."""
+    alpha, rho = alpha.clamp(0.01, 0.99), min(max(rho, 0.01), 0.99)
+    return (alpha * (alpha / rho).log() + (1 - alpha) * ((1 - alpha) / (1 - rho)).log()).sum(1).mean()
+
+
+def projection_head(kind, d, hidden, out):
+    """h (N, d) → z (N, out): mlp = Linear-ReLU-Linear, linear, or none (then out is d)."""
+    if kind == "mlp":
+        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, out))
+    return nn.Linear(d, out) if kind == "linear" else nn.Identity()
+
+
+class BayesNCL(nn.Module):
+    """Images (N, 3, S, S) → representation h (N, d), gated embedding z̃, mask m, keep probabilities α (N, K)."""
+
+    def __init__(self, backbone, head, gating, outputs, activation="rep_relu", kind="ste", temperature=1.0, detach=True, ipw=False):
+        super().__init__()
+        self.backbone, self.head, self.gating = backbone, head, gating
+        self.activation, self.kind, self.temperature, self.detach, self.ipw = activation, kind, temperature, detach, ipw
+        self.register_buffer("frequency", torch.ones(outputs))  # π (K,): running share of samples with z_k > 0
+
+    def forward(self, x):
+        h = self.backbone(x)  # (N, d)
+        z = F.normalize(non_negative(self.head(h).float(), self.activation), dim=1, eps=EPS)  # (N, K)
+        if self.ipw:  # cosine under Σ_k z_k z'_k / π_k
+            if self.training:
+                self.frequency.lerp_((z > 0).float().mean(0), 0.01)
+            z = z * self.frequency.clamp(min=0.01).rsqrt()
+        logits = self.gating(h.detach() if self.detach else h).float()  # (N, K)
+        m, alpha = gate(logits, self.kind, self.temperature, noise=self.training)
+        return h, F.normalize(z * m, dim=1, eps=EPS), m, alpha
+
+
+def cost(backbone, head, gating, size, device):
+    """Parameters and forward FLOPs (multiply and add count as two) of one image, without and with the gate."""
+    def flops(*modules):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            h = backbone(torch.zeros(2, 3, size, size, device=device))
+            for module in modules:
+                module(h)
+        return counter.get_total_flops() // 2
+
+    base = sum(p.numel() for module in (backbone, head) for p in module.parameters())
+    return {"params_ncl": base, "params": base + sum(p.numel() for p in gating.parameters()),
+            "flops_ncl": flops(head), "flops": flops(head, gating)}
+
+
+def parser():
+    flags = common.Parser(__doc__)
+    flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
+    flags.add_argument("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
+    flags.add_argument("--head-hidden", type=common.within(0, kind=int), help="its hidden units (paper: 2048)")
+    flags.add_argument("--head-out", type=common.within(0, kind=int), help="its outputs K (paper: 256)")
+    flags.add_argument("--activation", default="rep_relu", help="σ₊ (paper: rep_relu on CIFAR)",
+                       choices=["rep_relu", "relu", "gelu", "sigmoid", "softplus", "exp", "leaky_relu", "none"])
+    flags.add_argument("--gate", choices=["ste", "gumbel", "soft", "none"], default="ste", help="none is NCL")
+    flags.add_argument("--gate-layers", type=int, choices=[1, 2, 3], default=2)
+    flags.add_argument("--gate-hidden", type=common.within(0, kind=int), help="hidden units of the gating head (paper: 2048)")
+    flags.add_argument("--gate-lr", type=common.within(0), help="peak learning rate of the gating head (paper: 0.1)")
+    flags.add_argument("--gate-temperature", type=common.within(0), default=1.0, help="T of α = sigmoid(logits / T)")
+    flags.add_argument("--prior", type=common.within(0, 1), help="ρ, the prior probability that a dimension is kept (paper: 0.8)")
+    flags.add_argument("--kl-weight", type=common.within(-1e-12), help="λ of the KL term (paper: 3e-5)")
+    flags.add_argument("--no-detach", action="store_true", help="ablation: the gate's gradient reaches the backbone")
+    flags.add_argument("--similarity", choices=["cosine", "ipw"], default="cosine",
+                       help="ipw divides each product z_k·z'_k by π_k, the running frequency of z_k > 0")
+    return flags
+
+
+def main(argv=None):
+    args = parser().parse(PRESETS, argv)
+    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device)
+    steps = data.steps(args.batch_size)
+    run = common.Run("bayesncl", args)
+
+    backbone, d = common.resnet(args.arch, args.image_size)
+    head = projection_head(args.head, d, args.head_hidden, args.head_out)
+    K = d if args.head == "none" else args.head_out
+    gating = GatingHead(d, args.gate_hidden, K, args.gate_layers)
+    model = BayesNCL(backbone, head, gating, K, args.activation, args.gate, args.gate_temperature,
+                     detach=not args.no_detach, ipw=args.similarity == "ipw")
+    model.to(run.device, memory_format=torch.channels_last)
+    optimizer = (common.LARS if args.optimizer == "lars" else torch.optim.Adam)(
+        [{"params": [*backbone.parameters(), *head.parameters()]}, {"params": gating.parameters(), "lr": args.gate_lr}],
+        lr=args.lr, weight_decay=args.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: common.lr_at(step, args.epochs * steps, args.epochs * steps // 20))
+
+    for epoch in run.epochs(model):
+        model.train()
+        for images in data.batches(args.batch_size, args.seed, epoch, run.device):  # (N, 3, H, W) uint8
+            v1, v2 = common.two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
+            with run.autocast():
+                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = model(v1), model(v2)
+            contrast = nt_xent(z1, z2, args.temperature)
+            kl = (bernoulli_kl(alpha1, args.prior) + bernoulli_kl(alpha2, args.prior)) / 2
+            loss = contrast + args.kl_weight * kl
+
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            run.log(len(images), loss=loss, contrast=contrast, kl=kl, open=(m1 > 0.5).float().mean(),
+                    gated_off=(m1 <= 0.5).all(1).float().mean(), **common.health(z1))
+        run.end_epoch(epoch, schedule.get_last_lr()[0])
+    run.save(model, backbone)
+    metrics, _ = common.evaluate(run, data, model)
+    run.finish(metrics | cost(backbone, head, gating, args.image_size, run.device))
+
+
+if __name__ == "__main__":
+    common.launch(main)

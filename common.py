@@ -1,0 +1,919 @@
+"""What every method file shares: data, views, ResNet, evaluation, run folders. Never a loss, never a training loop.
+
+    data         load_data(name)  →  Data, uint8 images (N, 3, H, W) and int64 labels, on the training device
+    views        two_views(images)  →  two float32 batches (N, 3, S, S), augmented where the images are
+    backbone     resnet(arch, size)  →  torchvision's ResNet without its classifier, and its feature dimension d
+    optimisation LARS, lr_at
+    evaluation   evaluate(run, data, encode)  →  linear probe, kNN, interpretability metrics, figures
+    plumbing     Parser, Run, launch
+
+    python common.py            benchmark of all of these on this machine
+    python common.py --peers    the same next to torchvision on PIL, kornia and lightly, where they are installed
+"""
+import argparse
+import dataclasses
+import difflib
+import json
+import math
+import os
+import platform
+import shutil
+import sys
+import time
+import zipfile
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import torchvision
+from torch import Tensor
+
+
+class BadInput(ValueError):
+    """What the user gave cannot be used. The message is one line: what is wrong and what to do."""
+
+
+def one_line(text) -> str:
+    """A library's message, its first 300 characters, without line breaks."""
+    return " ".join(str(text).split())[:300]
+
+
+# ---------------------------------------------------------------------------------------------------------------- data
+@dataclasses.dataclass
+class Data:
+    """Images (N, 3, H, W) uint8 and labels (N,) int64. Labels, the second label `background` and `x_unlabeled` may be None."""
+
+    name: str
+    x_train: Tensor
+    x_test: Tensor
+    y_train: Tensor | None = None
+    y_test: Tensor | None = None
+    background_train: Tensor | None = None
+    background_test: Tensor | None = None
+    x_unlabeled: Tensor | None = None  # pre-training uses these where a data set has them (STL-10)
+
+    def steps(self, batch_size: int) -> int:
+        """Batches in an epoch; BadInput when there is not even one."""
+        if batch_size > (n := len(self.x_train if self.x_unlabeled is None else self.x_unlabeled)):
+            raise BadInput(f"--batch-size {batch_size}: {self.name} has {n} training images")
+        return n // batch_size
+
+    def batches(self, batch_size: int, seed: int, epoch: int, device="cpu"):
+        """Yield (batch_size, 3, H, W) uint8 on the device: one shuffled pass, the incomplete last batch dropped."""
+        images = self.x_train if self.x_unlabeled is None else self.x_unlabeled
+        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+        for index in order.to(images.device).split(batch_size)[: len(images) // batch_size]:
+            yield images[index].to(device, non_blocking=True)
+
+
+def load_data(name: str, root="data", image_size: int | None = None, limit: int | None = None, device="cpu") -> Data:
+    """A data set by name: `shapes` (built in), <root>/<name>.npz, <root>/<name>/*.npy, <root>/<name>/{train,test}/<class>/*
+    or one that torchvision downloads, in this order. README, "Your own data", shows each form.
+
+    Arrays go to the device when they fill less than half of its free memory, else they stay where they are (.npy files
+    stay memory-mapped). `limit` keeps the first `limit` training images, the same number of each class (±1).
+    Raises BadInput, in one line, for anything that is missing or malformed.
+    """
+    root = Path(root)
+    folder, archive = root / name, root / f"{name}.npz"
+    if name == "shapes":
+        arrays = shapes()
+    elif archive.exists():
+        arrays = read_arrays([archive])
+    elif any(folder.glob("*.npy")):
+        arrays = read_arrays(folder.glob("*.npy"))
+    elif (folder / "train").is_dir():
+        arrays = read_arrays(decode_folder(folder, image_size or 32).glob("*.npy"))
+    elif name in DOWNLOADS:
+        arrays = read_arrays(download(name, root).glob("*.npy"))
+    else:
+        here = {p.stem if p.suffix == ".npz" else p.name for p in root.glob("*") if p.suffix == ".npz" or p.is_dir()}
+        near = difflib.get_close_matches(name, known := sorted({"shapes", *DOWNLOADS, *here}), 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise BadInput(f"no data set '{name}': {hint}there are {', '.join(known)}; your own goes to {archive} or {folder}/")
+    data = checked(name, arrays)
+    data = first(data, limit) if limit else data
+    if torch.device(device).type == "cuda":
+        tensors = {k: v for k, v in vars(data).items() if isinstance(v, Tensor)}
+        if sum(t.nbytes for t in tensors.values()) < torch.cuda.mem_get_info(device)[0] / 2:
+            data = dataclasses.replace(data, **{k: t.to(device) for k, t in tensors.items()})
+    return data
+
+
+def read_arrays(files) -> dict[str, np.ndarray]:
+    """The arrays of .npz and .npy files by name, MedMNIST's names turned into Keras's. A .npy file is memory-mapped
+    copy-on-write, so it is never written back; pickled objects are never read."""
+    arrays = {}
+    for path in files:
+        try:
+            loaded = np.load(path, mmap_mode="c", allow_pickle=False)
+            arrays |= {path.stem: loaded} if path.suffix == ".npy" else {key: loaded[key] for key in loaded.files}
+        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+            raise BadInput(one_line(f"{path} cannot be read as plain numpy arrays ({error})"))
+    for part in ("train", "test"):
+        for ours, theirs in ((f"x_{part}", f"{part}_images"), (f"y_{part}", f"{part}_labels")):
+            if theirs in arrays:
+                arrays.setdefault(ours, arrays.pop(theirs))
+    return arrays
+
+
+def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
+    """Data from arrays whose keys, types, shapes and labels are right, else BadInput that names the first that is not."""
+    tensors = {}
+    for key in ("x_train", "x_test", "x_unlabeled"):
+        if (a := arrays.get(key)) is None:
+            if key != "x_unlabeled":
+                raise BadInput(f"{name}: no {key}; the keys are x_train, y_train, x_test, y_test (labels may be left out)")
+            continue
+        if a.dtype != np.uint8:
+            raise BadInput(f"{name}: {key} is {a.dtype}; images are uint8, 0 to 255")
+        a = a[..., None] if a.ndim == 3 else a  # grey without a channel axis
+        if a.ndim != 4 or len(a) < 2 or 0 in a.shape or not {a.shape[1], a.shape[3]} & {1, 3}:
+            raise BadInput(f"{name}: {key} has shape {a.shape}; needed are two or more images as (N, H, W, 3), (N, 3, H, W) or grey")
+        x = torch.from_numpy(a)
+        x = x.permute(0, 3, 1, 2) if a.shape[3] in (1, 3) else x  # a view: no byte moves
+        tensors[key] = x.expand(-1, 3, -1, -1)
+    for kind in ("y", "background"):
+        train, test = keys = f"{kind}_train", f"{kind}_test"
+        if (train in arrays) != (test in arrays):
+            raise BadInput(f"{name}: {train} and {test} go together; one of them is missing")
+        for key in [k for k in keys if k in arrays]:
+            a, n = arrays[key], len(tensors["x" + key[-len(key) + len(kind):]])
+            a = a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a
+            if a.dtype.kind not in "iu" or a.shape != (n,) or a.min() < 0 or a.max() > 1_000_000:
+                raise BadInput(f"{name}: {key} is {a.dtype} of shape {a.shape}; labels are {n} integers from 0 on, one per image")
+            tensors[key] = torch.from_numpy(a.astype(np.int64))
+        if train in tensors and (alien := sorted({*tensors[test].tolist()} - {*tensors[train].tolist()})):
+            raise BadInput(f"{name}: {test} has classes that {train} has not: {str(alien[:5])[1:-1]}")
+    return Data(name, **tensors)
+
+
+def first(data: Data, limit: int) -> Data:
+    """The first `limit` training images, class-balanced to within one image, in their order."""
+    if limit > len(data.x_train):
+        raise BadInput(f"--limit {limit}: {data.name} has {len(data.x_train)} training images")
+    rank = torch.arange(len(data.x_train))
+    if data.y_train is not None:  # an image's rank among those of its class; the lowest ranks of all classes are kept
+        by_class, counts = data.y_train.argsort(stable=True), data.y_train.bincount()
+        rank[by_class] = torch.arange(len(by_class)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    keep = rank.argsort(stable=True)[:limit].sort().values
+    return dataclasses.replace(data, **{k: v[keep] for k, v in vars(data).items() if k.endswith("train") and v is not None},
+                               x_unlabeled=None if data.x_unlabeled is None else data.x_unlabeled[:limit])
+
+
+def decode_folder(folder: Path, size: int) -> Path:
+    """Decode <folder>/{train,test}/<class>/* (val/ serves as test/) once, shorter side to `size` pixels, centre crop, into
+    <folder>/<size>px/*.npy; returns that folder."""
+    done, tmp = folder / f"{size}px", folder / f"{size}px.part"
+    if done.exists():
+        return done
+    tmp.mkdir(exist_ok=True)
+    resize = torchvision.transforms.Compose([torchvision.transforms.Resize(size), torchvision.transforms.CenterCrop(size)])
+
+    def decode(path):
+        try:
+            return np.asarray(resize(torchvision.datasets.folder.pil_loader(path)))
+        except Exception as error:  # every image format fails in its own way
+            raise BadInput(one_line(f"{path} cannot be read as an image ({error}); mend or remove it"))
+
+    classes = {}
+    for part, source in ("train", folder / "train"), ("test", folder / ("test" if (folder / "test").is_dir() else "val")):
+        try:
+            found = torchvision.datasets.ImageFolder(str(source))
+        except FileNotFoundError as error:
+            raise BadInput(one_line(f"{source}: {error}"))
+        classes[part] = found.classes
+        np.save(tmp / f"y_{part}.npy", np.array(found.targets))
+        out = np.lib.format.open_memmap(tmp / f"x_{part}.npy", "w+", np.uint8, (len(found), size, size, 3))
+        with ThreadPoolExecutor() as pool:
+            for i, image in enumerate(pool.map(decode, [path for path, _ in found.samples])):
+                out[i] = image
+                print(f"\rdecoding {source}: {i + 1}/{len(out)}", end="" if i + 1 < len(out) else "\n", file=sys.stderr)
+    if classes["train"] != classes["test"]:
+        raise BadInput(f"{folder}: train/ and test/ must have the same class folders")
+    return tmp.rename(done)
+
+
+DOWNLOADS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10", "svhn": "SVHN"}  # name → torchvision's class
+
+
+def download(name: str, root: Path) -> Path:
+    """Fetch a data set with torchvision and keep it as <root>/<name>/*.npy; returns that folder."""
+    tmp = root / f"{name}.part"
+    for part in ("train", "test", "unlabeled")[: 3 if name == "stl10" else 2]:
+        split = {"train": part == "train"} if name.startswith("cifar") else {"split": part}
+        try:
+            images = getattr(torchvision.datasets, DOWNLOADS[name])(root, download=True, **split)
+        except Exception as error:  # whatever the network, the mirror or the archive does
+            raise BadInput(one_line(f"{name} could not be downloaded ({error}); put it at {root / name}.npz by hand"))
+        tmp.mkdir(parents=True, exist_ok=True)
+        np.save(tmp / f"x_{part}.npy", images.data)
+        if part != "unlabeled":
+            np.save(tmp / f"y_{part}.npy", np.asarray(images.targets if name.startswith("cifar") else images.labels, np.int64))
+    return tmp.rename(root / name)
+
+
+SHAPES = "circle triangle square hexagon star clover ring plus half-disc crescent".split()
+BACKGROUNDS = {"sky": 0.40, "grass": 0.25, "sand": 0.15, "water": 0.12, "night": 0.08}
+
+
+def shapes(train=5000, test=1000, seed=0) -> dict[str, np.ndarray]:
+    """The built-in data set: images (N, 3, 32, 32) uint8 of one of 10 objects `y`, equally many each, on one of 5 `background`s
+    of unequal frequency; drawn from closed forms in float64, so that the bytes are the same on every machine."""
+    n = train + test
+    draw = torch.Generator().manual_seed(seed)
+    rand = lambda *shape: torch.rand(*shape, 1, 1, generator=draw, dtype=torch.float64)
+    y = torch.arange(n) % len(SHAPES)
+    frequency = torch.tensor(list(BACKGROUNDS.values()), dtype=torch.float64)
+    background = torch.multinomial(frequency, n, replacement=True, generator=draw)
+    v, u = torch.meshgrid(*[(torch.arange(32, dtype=torch.float64) + 0.5) / 16 - 1] * 2, indexing="ij")  # pixel centres in [-1, 1]
+
+    images = torch.empty(n, 3, 32, 32, dtype=torch.float64)
+    noise = torch.rand(n, 32, 32, generator=draw, dtype=torch.float64)
+    for b, colour in enumerate([(0.45, 0.65, 0.95), (0.25, 0.55, 0.15), (0.85, 0.75, 0.50), (0.10, 0.45, 0.60), (0.05, 0.05, 0.15)]):
+        i = (background == b).nonzero()[:, 0]
+        p, q, s = 2 * math.pi * rand(len(i)), 2 * math.pi * rand(len(i)), noise[i]
+        texture = [  # (n_b, 32, 32), roughly in [-1, 1]
+            lambda: 0.7 * v + 0.6 * ((3 * u + p).sin() * (5 * v + q).sin()).clamp(min=0),  # haze to the horizon, soft clouds
+            lambda: (22 * u + 3 * (4 * v + p).sin() + q).sin() * (0.4 + 0.6 * s),  # blades
+            lambda: 2.4 * s - 1.2,  # grains
+            lambda: (14 * v + 1.5 * (3 * u + p).sin() + q).sin(),  # waves
+            lambda: 4.5 * (s > 0.96) + 0 * p,  # stars
+        ][b]()
+        tint = torch.tensor(colour, dtype=torch.float64).view(3, 1, 1) + 0.12 * (rand(len(i), 3) - 0.5)
+        images[i] = tint + 0.22 * texture[:, None]
+
+    size, turn = 0.6 + 0.3 * rand(n), 2 * math.pi * rand(n)
+    cx, cy = (2 * rand(n) - 1) * (1.05 - size), (2 * rand(n) - 1) * (1.05 - size)
+    fill = 0.05 + 0.9 * rand(n, 3)
+    px, py = (u - cx) / size, (v - cy) / size
+    px, py = px * turn.cos() + py * turn.sin(), py * turn.cos() - px * turn.sin()
+    r, phi = (px**2 + py**2).sqrt(), torch.atan2(py, px)
+
+    def polygon(sides):  # outward distance to a regular polygon of circumradius 1
+        wedge = math.pi / sides
+        return lambda x, y, r, phi: r * (torch.remainder(phi, 2 * wedge) - wedge).cos() - math.cos(wedge)
+
+    def star(x, y, r, phi):  # five tips at radius 1, valleys at 0.45
+        t = (torch.remainder(phi + math.pi / 5, 2 * math.pi / 5) - math.pi / 5).abs()
+        ax, ay = 0.45 * math.cos(math.pi / 5) - 1, 0.45 * math.sin(math.pi / 5)
+        return ((r * t.cos() - 1) * ay - r * t.sin() * ax) / math.hypot(ax, ay)
+
+    outlines = [  # negative inside, in units of the object's size; in the order of SHAPES
+        lambda x, y, r, phi: r - 0.9,
+        polygon(3), polygon(4), polygon(6), star,
+        lambda x, y, r, phi: r - 0.6 - 0.4 * (4 * phi).cos(),
+        lambda x, y, r, phi: (r - 0.7).abs() - 0.22,
+        lambda x, y, r, phi: torch.minimum(torch.maximum(x.abs() - 0.3, y.abs() - 0.95), torch.maximum(y.abs() - 0.3, x.abs() - 0.95)),
+        lambda x, y, r, phi: torch.maximum(r - 1, y),
+        lambda x, y, r, phi: torch.maximum(r - 1, 0.8 - ((x - 0.5) ** 2 + y**2).sqrt()),
+    ]
+    for c, outline in enumerate(outlines):
+        i = (y == c).nonzero()[:, 0]
+        inside = (0.5 - 16 * size[i] * outline(px[i], py[i], r[i], phi[i])).clamp(0, 1)[:, None]  # one pixel of anti-aliasing
+        images[i] = images[i] * (1 - inside) + fill[i] * inside
+    images = (images.clamp(0, 1) * 255 + 0.5).to(torch.uint8)
+    parts = {"x": images, "y": y, "background": background}
+    return {f"{k}_train": v[:train].numpy() for k, v in parts.items()} | {f"{k}_test": v[train:].numpy() for k, v in parts.items()}
+
+
+# --------------------------------------------------------------------------------------------------------------- views
+# Each operator is torchvision.transforms.v2.functional's on float tensors, with parameters per sample; equal to 1e-5.
+def crop_matrix(start: Tensor, length: Tensor, inputs: int, size: int, flip: Tensor | None = None) -> Tensor:
+    """(N,) crop starts and lengths in pixels → (N, size, inputs): row o weights the input pixels that make output pixel o.
+
+    Bilinear with anti-aliasing is linear along each axis: triangle weights around the output pixel's centre, as wide as
+    the shrinkage, cut off at the crop's border and normalised. Rows reversed where `flip` (N,) is true.
+    """
+    scale = (length / size)[:, None, None]
+    start, length = start[:, None, None], length[:, None, None]
+    o = torch.arange(size, device=start.device).view(1, -1, 1) + 0.5
+    j = torch.arange(inputs, device=start.device).view(1, 1, -1) + 0.5
+    if flip is not None:
+        o = torch.where(flip.view(-1, 1, 1), size - o, o)
+    weight = (1 - (j - start - scale * o).abs() / scale.clamp(min=1)).clamp(min=0)  # (N, size, inputs)
+    weight = weight * ((j > start) & (j < start + length))
+    return weight / weight.sum(2, keepdim=True)
+
+
+def resized_crop(x: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int, flip=None) -> Tensor:
+    """Crop boxes (N,) in pixels out of x (N, 3, H, W) float, resized to (N, 3, size, size), mirrored where flip (N,)."""
+    n, c, h, w = x.shape
+    across = crop_matrix(left, width, w, size, flip)
+    x = torch.bmm(x.reshape(n, c * h, w), across.mT).view(n, c, h, size)
+    return crop_matrix(top, height, h, size)[:, None] @ x
+
+
+def random_boxes(n: int, h: int, w: int, min_scale: float, device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """RandomResizedCrop's boxes: top, left, height, width, each (n,): area min_scale to 1, aspect 3/4 to 4/3. Like
+    torchvision: ten tries, the first that fits, else the largest central box."""
+    area = h * w * torch.empty(n, 10, device=device).uniform_(min_scale, 1)
+    aspect = torch.empty(n, 10, device=device).uniform_(math.log(3 / 4), math.log(4 / 3)).exp()
+    width, height = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    fits = (width >= 1) & (width <= w) & (height >= 1) & (height <= h)
+    pick = fits.int().argmax(1, keepdim=True)
+    found = fits.any(1)
+    width = torch.where(found, width.gather(1, pick)[:, 0], min(w, round(h * 4 / 3)))
+    height = torch.where(found, height.gather(1, pick)[:, 0], min(h, round(w * 4 / 3)))
+    place = torch.where(found, torch.rand(2, n, device=device), 0.5)
+    return (place[0] * (h - height + 1)).floor(), (place[1] * (w - width + 1)).floor(), height, width
+
+
+def grayscale(x: Tensor) -> Tensor:
+    """(N, 3, H, W) in [0, 1] → luma (N, 1, H, W), ITU-R 601-2."""
+    return 0.2989 * x[:, :1] + 0.587 * x[:, 1:2] + 0.114 * x[:, 2:]
+
+
+def adjust_brightness(x: Tensor, factor: Tensor) -> Tensor:
+    """x (N, 3, H, W) in [0, 1] times factor (N,); 1 changes nothing."""
+    return (x * factor.view(-1, 1, 1, 1)).clamp(0, 1)
+
+
+def adjust_contrast(x: Tensor, factor: Tensor) -> Tensor:
+    """x (N, 3, H, W) in [0, 1] away from its mean luma by factor (N,); 1 changes nothing."""
+    return torch.lerp(grayscale(x).mean((2, 3), keepdim=True), x, factor.view(-1, 1, 1, 1)).clamp(0, 1)
+
+
+def adjust_saturation(x: Tensor, factor: Tensor) -> Tensor:
+    """x (N, 3, H, W) in [0, 1] away from its grey version by factor (N,); 1 changes nothing."""
+    return torch.lerp(grayscale(x), x, factor.view(-1, 1, 1, 1)).clamp(0, 1)
+
+
+def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
+    """Turn the hue of x (N, 3, H, W) in [0, 1] by shift (N,), in turns. HSV without branches: with value V, chroma C and
+    hue H in sixths, a channel is V − C·clamp(min(k, 4−k), 0, 1), k = (n + H) mod 6, n = 5, 3, 1 for R, G, B."""
+    r, g, b = x.unbind(1)
+    value = x.amax(1)
+    chroma = value - x.amin(1)
+    safe = torch.where(chroma > 0, chroma, 1)
+    hue = torch.where(value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe))
+    hue = hue + 6 * shift.view(-1, 1, 1)
+    k = torch.stack([hue + 5, hue + 3, hue + 1], 1).remainder(6)
+    return value[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp(0, 1)
+
+
+ADJUST = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+
+
+def gaussian_blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
+    """Blur x (N, 3, S, S) with standard deviations sigma (N,) pixels, odd kernel size, borders reflected."""
+    i = torch.arange(x.shape[-1], device=x.device)
+    last = x.shape[-1] - 1
+
+    def tap(distance):  # the Gaussian, cut off at the kernel's radius
+        return (-(distance**2) / (2 * sigma.view(-1, 1, 1) ** 2)).exp() * (distance.abs() <= kernel // 2)
+
+    o, j = i[:, None], i[None, :]  # output pixel, input pixel; its two mirror images follow
+    matrix = tap(o - j) + tap(o + j) * (j > 0) + tap(2 * last - o - j) * (j < last)
+    matrix = (matrix / matrix.sum(2, keepdim=True))[:, None]  # (N, 1, S, S)
+    return matrix @ x @ matrix.mT
+
+
+def augment(x: Tensor, size: int, min_scale=0.08, jitter=(0.8, 0.8, 0.8, 0.2), blur=0.0, solarize=0.0) -> Tensor:
+    """One random view (N, 3, size, size) float32 in [0, 1] of images x (N, 3, H, W) uint8: SimCLR's augmentations.
+
+    RandomResizedCrop(min_scale to 1), flip 0.5, ColorJitter(brightness, contrast, saturation, hue) with probability 0.8,
+    grey 0.2, blur and solarize with the given probabilities. Parameters are drawn per sample; the order of the four
+    colour operators is drawn per eighth of the batch, which leaves every sample's own order uniform.
+    """
+    n, _, h, w = x.shape
+    chance = lambda p: torch.rand(n, device=x.device) < p
+    x = resized_crop(x.float() / 255, *random_boxes(n, h, w, min_scale, x.device), size, flip=chance(0.5))
+    strength = torch.tensor(jitter, device=x.device) * chance(0.8)[:, None]  # 0 changes nothing
+    factors = torch.empty(n, 4, device=x.device).uniform_(-1, 1) * strength
+    factors[:, :3] = (1 + factors[:, :3]).clamp(min=0)
+    parts = []
+    for part, factor in zip(x.chunk(8), factors.chunk(8)):
+        for k in torch.randperm(4).tolist():
+            part = ADJUST[k](part, factor[:, k])
+        parts.append(part)
+    x = torch.cat(parts)
+    x = torch.where(chance(0.2).view(-1, 1, 1, 1), grayscale(x), x)
+    if blur:
+        blurred = gaussian_blur(x, torch.empty(n, device=x.device).uniform_(0.1, 2.0), kernel=size // 20 * 2 + 1)
+        x = torch.where(chance(blur).view(-1, 1, 1, 1), blurred, x)
+    if solarize:
+        x = torch.where(chance(solarize).view(-1, 1, 1, 1) & (x >= 0.5), 1 - x, x)
+    return x
+
+
+def normalise(x: Tensor) -> Tensor:
+    """[0, 1] → about zero mean and unit variance, with the same two numbers for every data set."""
+    return (x - 0.5) / 0.25
+
+
+def two_views(x: Tensor, size: int, **options) -> tuple[Tensor, Tensor]:
+    """Two independent views, each (N, 3, size, size) float32 and normalised, of images x (N, 3, H, W) uint8; `augment`'s options."""
+    return normalise(augment(x, size, **options)), normalise(augment(x, size, **options))
+
+
+def eval_view(x: Tensor, size: int) -> Tensor:
+    """The evaluation view: the central square of x (N, 3, H, W) uint8, resized to (N, 3, size, size), normalised."""
+    n, _, h, w = x.shape
+    x = x.float() / 255
+    if (h, w) != (size, size):
+        side = min(h, w)
+        top, left, side = (torch.full((n,), float(v), device=x.device) for v in ((h - side) // 2, (w - side) // 2, side))
+        x = resized_crop(x, top, left, side, side, size)
+    return normalise(x)
+
+
+# ------------------------------------------------------------------------------------------------------------- network
+def resnet(arch: str, image_size: int) -> tuple[nn.Module, int]:
+    """A backbone without classifier, (N, 3, S, S) → h (N, d), and its d.
+
+    resnet18, 34, 50: torchvision's; up to 64 pixels with the CIFAR stem (3×3 stride-1 first convolution, no max-pool).
+    resnet8, 20: the CIFAR family of He et al. 2016 (three stages of 16, 32, 64 channels), small enough for a CPU.
+    """
+    if arch in ("resnet8", "resnet20"):
+        block, width, layers = torchvision.models.resnet.BasicBlock, 16, [stem(16), nn.BatchNorm2d(16), nn.ReLU(inplace=True)]
+        for stage in (16, 32, 64):
+            for _ in range((int(arch[6:]) - 2) // 6):
+                stride = 1 if stage == 16 or stage == width else 2
+                skip = None if stride == 1 else nn.Sequential(nn.Conv2d(width, stage, 1, stride, bias=False), nn.BatchNorm2d(stage))
+                layers.append(block(width, stage, stride, skip))
+                width = stage
+        net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        for m in net.modules():
+            if isinstance(m, nn.Conv2d):
+                nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
+        return net, 64
+    net = getattr(torchvision.models, arch)()
+    d, net.fc = net.fc.in_features, nn.Identity()
+    if image_size <= 64:
+        net.conv1, net.maxpool = stem(64), nn.Identity()
+    return net, d
+
+
+def stem(width: int) -> nn.Conv2d:
+    """The CIFAR stem: a 3×3 convolution, stride 1, padding 1."""
+    conv = nn.Conv2d(3, width, 3, 1, 1, bias=False)
+    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+    return conv
+
+
+# -------------------------------------------------------------------------------------------------------- optimisation
+class LARS(torch.optim.Optimizer):
+    """Layer-wise adaptive rate scaling (You et al. 2017, arXiv 1708.03888) over SGD with momentum, as SimCLR uses it.
+
+    For a weight w with gradient g:  r = min(trust·‖w‖ / (‖g‖ + weight_decay·‖w‖) / lr, 1),
+    v ← momentum·v + r·(g + weight_decay·w),  w ← w − lr·v.
+    Biases and norms (one-dimensional parameters) take plain momentum steps: r = 1, no weight decay.
+    """
+
+    def __init__(self, params, lr: float, weight_decay=1e-4, momentum=0.9, trust=0.02):
+        super().__init__(params, dict(lr=lr, weight_decay=weight_decay, momentum=momentum, trust=trust))
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            lr, decay = group["lr"], group["weight_decay"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                g = p.grad
+                if p.ndim > 1:
+                    w_norm, g_norm = p.norm(), g.norm()
+                    ratio = group["trust"] * w_norm / (g_norm + decay * w_norm + 1e-8)
+                    ratio = torch.where((w_norm > 0) & (g_norm > 0), (ratio / lr).clamp(max=1), 1.0)
+                    g = (g + decay * p) * ratio
+                v = self.state[p].setdefault("momentum", torch.zeros_like(p))
+                v.mul_(group["momentum"]).add_(g)
+                p.sub_(lr * v)
+
+
+def lr_at(step: int, steps: int, warmup: int = 0) -> float:
+    """The learning rate of a step (from 0) as a share of its peak: linear over `warmup` steps, then cosine to 0 at `steps`."""
+    if step < warmup:
+        return (step + 1) / (warmup + 1)
+    return 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / max(1, steps - warmup))
+
+
+# ---------------------------------------------------------------------------------------------------------- evaluation
+@torch.no_grad()
+def features(model: nn.Module, images: Tensor, size: int, device="cpu", batch=500) -> tuple[Tensor, Tensor]:
+    """Representations h (N, d) and embeddings e (N, K), float32, of un-augmented images (N, 3, H, W) uint8, in eval mode;
+    the model's first two outputs are h and e."""
+    model.eval()
+    pairs = [model(eval_view(part.to(device), size))[:2] for part in images.split(batch)]
+    return tuple(torch.cat(part).float() for part in zip(*pairs))
+
+
+def linear_probe(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -> dict[str, float]:
+    """Linear probe: multinomial logistic regression on frozen features (N, d), standardised; → {"lp1", "lp5"} in % of the
+    test set, and the "l2" it chose.
+
+    min over W, b of mean cross-entropy + l2/2·‖W‖², by full-batch LBFGS. l2 is the best of 1, .1, … 1e-5 on a held-out
+    tenth of the *training* set; then all of it is fitted again. The test set is read once, at the end.
+    """
+    mean, std = train.mean(0), train.std(0).clamp(min=1e-6)
+    train, test = (train - mean) / std, (test - mean) / std
+    classes = int(y_train.max()) + 1
+    held = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).to(train.device) < max(1, len(train) // 10)
+    weight = torch.zeros(train.shape[1], classes, device=train.device)
+    bias = torch.zeros(classes, device=train.device)
+
+    def fit(x, y, l2):  # from where weight and bias are
+        def closure():
+            solver.zero_grad()
+            loss = F.cross_entropy(x @ weight + bias, y) + l2 / 2 * weight.square().sum()
+            loss.backward()
+            return loss
+
+        with torch.enable_grad():
+            solver = torch.optim.LBFGS([weight.requires_grad_(), bias.requires_grad_()], max_iter=30, line_search_fn="strong_wolfe")
+            solver.step(closure)
+        return weight.detach().clone(), bias.detach().clone()
+
+    best = -1.0
+    for l2 in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5):  # from strong to weak, each from the last one's solution
+        solution = fit(train[~held], y_train[~held], l2)
+        right = ((train[held] @ solution[0] + solution[1]).argmax(1) == y_train[held]).float().mean().item()
+        if right < best:
+            break
+        best, chosen, start = right, l2, solution
+    weight, bias = start
+    weight, bias = fit(train, y_train, chosen)
+    ranked = (test @ weight + bias).topk(min(5, classes), 1).indices == y_test[:, None]
+    return {"lp1": 100 * ranked[:, 0].float().mean().item(), "lp5": 100 * ranked.any(1).float().mean().item(), "l2": chosen}
+
+
+def neighbours(queries: Tensor, bank: Tensor, k: int, skip_self=False) -> tuple[Tensor, Tensor]:
+    """Cosine similarities and indices, each (N, k), of the k nearest rows of bank (M, D) for queries (N, D), nearest first.
+    With skip_self queries and bank are the same rows, and a row is not its own neighbour."""
+    queries, bank = F.normalize(queries), F.normalize(bank)
+    found = []
+    for start in range(0, len(queries), 1000):
+        similarity = queries[start : start + 1000] @ bank.T
+        if skip_self:
+            similarity.diagonal(start).fill_(-2)
+        found.append(similarity.topk(k, 1))
+    return torch.cat([f.values for f in found]), torch.cat([f.indices for f in found])
+
+
+def knn_accuracy(train, y_train, test, y_test, settings=((5, None), (200, 0.1))) -> list[float]:
+    """Accuracy in % of cosine k-nearest-neighbour votes, a number per (k, temperature): majority (ties to the smaller class
+    number) where the temperature is None, else votes weighted by exp(cosine / temperature) (Wu et al. 2018)."""
+    similarity, index = neighbours(test, train, min(max(k for k, _ in settings), len(train)))
+    accuracy = []
+    for k, temperature in settings:
+        s, label = similarity[:, :k], y_train[index[:, :k]]
+        weight = torch.ones_like(s) if temperature is None else (s / temperature).exp()
+        votes = torch.zeros(len(test), int(y_train.max()) + 1, device=s.device).scatter_add_(1, label, weight)
+        accuracy.append(100 * (votes.argmax(1) == y_test).float().mean().item())
+    return accuracy
+
+
+ACTIVE = 1e-5  # a dimension is active on a sample when |e| of the L2-normalised embedding exceeds this ([NCL])
+
+
+def correlation(e: Tensor) -> Tensor:
+    """e (N, K) → C (K, K), C_ij = Σ_x f̃_i f̃_j with f̃_i = e_i / sqrt(Σ_x e_i²) ([NCL] Fig. 3c)."""
+    f = F.normalize(e, dim=0)
+    return f.T @ f
+
+
+def interpretability(e: Tensor, labels: dict[str, Tensor]) -> dict[str, float | None]:
+    """What the dimensions of embeddings e (N, K) stand for; None where a number is undefined.
+
+    act: share of active entries. live_dims: dimensions active on any sample. corr: mean off-diagonal |C_ij| of those.
+    And for each label (N,) in `labels`, its key in front:
+    cons, %: the share of a dimension's active samples that are of its most frequent class, mean over live dimensions ([NCL]).
+    entropy, nats: of a dimension's summed |activation| over the classes, mean over live dimensions ([BayesNCL], H_s).
+    p_at_k, %: share of a sample's k nearest others (cosine) that have its label, mean over samples.
+    """
+    e = F.normalize(e)
+    active = (e.abs() > ACTIVE).to(e.dtype)
+    live = active.any(0)
+    c, n = correlation(e[:, live]).abs(), int(live.sum())
+    metrics = {"act": active.mean().item(), "live_dims": n}
+    metrics["corr"] = ((c.sum() - c.trace()) / (n * (n - 1))).item() if n > 1 else None
+    nearest = neighbours(e, e, min(10, len(e) - 1), skip_self=True)[1]
+    for key, y in labels.items():
+        classes = F.one_hot(y).to(e.dtype)
+        count, mass = classes.T @ active[:, live], classes.T @ e[:, live].abs()  # (C, live)
+        metrics[key + "cons"] = 100 * (count.amax(0) / count.sum(0)).mean().item() if n else None
+        metrics[key + "entropy"] = torch.special.entr(mass / mass.sum(0)).sum(0).mean().item() if n else None
+        same = (y[nearest] == y[:, None]).to(e.dtype)
+        metrics |= {f"{key}p_at_{k}": 100 * same[:, :k].mean().item() for k in (1, 3, 5, 10)}
+    return metrics
+
+
+def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor]:
+    """Every number of the final table, by the same protocol for every method, and the test embeddings e (N, K); draws the
+    figures. The model's first two outputs are h (B, d) and e (B, K)."""
+    h, e = features(model, data.x_test, run.args.image_size, run.device)
+    kinds = {"": "y", "background_": "background"} if data.y_train is not None else {}
+    labels = {key: [t.to(h.device) for t in (getattr(data, f"{kind}_train"), getattr(data, f"{kind}_test"))]
+              for key, kind in kinds.items() if getattr(data, f"{kind}_train") is not None}
+    metrics = interpretability(e, {key: y_test for key, (_, y_test) in labels.items()})
+    h_train = features(model, data.x_train, run.args.image_size, run.device)[0] if labels else None
+    for key, (y_train, y_test) in labels.items():
+        scores = linear_probe(h_train, y_train, h, y_test)
+        scores["knn5"], scores["knn200"] = knn_accuracy(h_train, y_train, h, y_test)
+        metrics |= {key + name: value for name, value in scores.items()}
+    figures(run.folder, data.x_test, e.cpu())
+    return metrics, e
+
+
+def figures(folder: Path, images: Tensor, e: Tensor) -> None:
+    """Pictures of the embeddings e (N, K) of images (N, 3, H, W): top_images.png ([NCL] Fig. 1: a column per dimension, the
+    10 of largest mean activation, with the images that activate it most) and, with matplotlib, dimensions.png."""
+    e = F.normalize(e)
+    order = e.abs().mean(0).argsort(descending=True)
+    top = e[:, order[:10]].topk(min(8, len(e)), 0).indices  # (8, 10)
+    grid = torchvision.utils.make_grid(images[top.flatten().to(images.device)].float() / 255, nrow=top.shape[1], pad_value=1)
+    scale = max(1, 64 // images.shape[-1])
+    torchvision.utils.save_image(grid.repeat_interleave(scale, 1).repeat_interleave(scale, 2), folder / "top_images.png")
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+    except ImportError:
+        return print("matplotlib is not installed: dimensions.png is left out")
+    active = e.abs() > ACTIVE
+    shown = order[active.any(0)[order]][:64]
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
+    picture = left.imshow(correlation(e[:, shown]).abs(), vmin=0, vmax=1, cmap="magma")
+    left.set(title=f"correlation of the {len(shown)} most active dimensions", xlabel="dimension", ylabel="dimension")
+    figure.colorbar(picture, ax=left)
+    right.hist(active.sum(1), bins=min(50, e.shape[1] + 1), range=(0, e.shape[1]))
+    right.set(title="active dimensions per image", xlabel=f"of {e.shape[1]}", ylabel="images")
+    figure.savefig(folder / "dimensions.png", dpi=110)
+    plt.close(figure)
+
+
+# ------------------------------------------------------------------------------------------------------------ plumbing
+def within(low, high=math.inf, kind=float):
+    """An argparse type: a finite number strictly between low and high."""
+    def parse(text):
+        value = kind(text)
+        if not low < value < high:
+            raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}" if high < math.inf else f"{text} is not above {low}")
+        return value
+    parse.__name__ = kind.__name__
+    return parse
+
+
+class Parser(argparse.ArgumentParser):
+    """The flags that all methods share, presets per data set, and errors of one line (exit code 2)."""
+
+    def __init__(self, doc: str):
+        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        add = self.add_argument
+        add("--dataset", default="shapes", help="shapes (built in), cifar10, cifar100, stl10, svhn, or a name under --data-root (default: shapes)")
+        add("--data-root", default="data", help="folder of the data sets (default: data)")
+        add("--limit", type=within(1, kind=int), help="train on the first N images only, class-balanced")
+        add("--arch", choices=["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"], help="backbone (papers: resnet18)")
+        add("--image-size", type=within(7, kind=int), help="side of the views in pixels")
+        add("--epochs", type=within(0, kind=int), help="passes over the training images")
+        add("--batch-size", type=within(1, kind=int), help="images per step")
+        add("--optimizer", choices=["lars", "adam"])
+        add("--lr", type=within(0), help="peak learning rate, not scaled by the batch size")
+        add("--weight-decay", type=within(-1e-12), help="not applied to biases and norms under LARS")
+        add("--min-scale", type=within(0, 1), help="smallest area of a random crop, as a share of the image")
+        add("--blur", type=within(-1e-12, 1.0001), help="probability of Gaussian blur")
+        add("--seed", type=int, default=1)
+        add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+        add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network; losses are always fp32")
+        add("--out", help="run folder (default: runs/<method>-<dataset>-seed<seed>-<time>)")
+        add("--eval-only", metavar="CHECKPOINT", help="evaluate a checkpoint.pt; its settings are the defaults")
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
+
+    def parse(self, presets: dict[str, dict], argv=None) -> argparse.Namespace:
+        """Flags over the data set's preset (cifar100's for a data set without its own) over a checkpoint's settings."""
+        known = self.parse_known_args(argv)[0]
+        if known.eval_only:
+            preset = load_checkpoint(known.eval_only, Path(self.prog).stem)["config"]
+        else:
+            preset = presets.get(known.dataset, presets["cifar100"])
+        self.set_defaults(**preset)
+        args = self.parse_args(argv)
+        try:
+            torch.empty(1, device=args.device)
+        except (RuntimeError, AssertionError) as error:
+            raise BadInput(one_line(f"--device {args.device} is not there: {error}"))
+        return args
+
+
+def load_checkpoint(path: str, method: str) -> dict:
+    """A checkpoint of this method, on the CPU; BadInput for any other file. Pickled objects are never loaded."""
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+        if checkpoint["method"] == method:
+            return checkpoint
+        wrong = f"it is a checkpoint of {checkpoint['method']}.py"
+    except Exception as error:  # a truncated archive, a foreign pickle, a missing key: each fails in its own way
+        wrong = f"{type(error).__name__}: {error}"
+    raise BadInput(one_line(f"{path} cannot be used by {method}.py: {wrong}"))
+
+
+class Run:
+    """One training run: device, precision, seed, run folder and what is printed. The loop itself is the method's."""
+
+    def __init__(self, method: str, args: argparse.Namespace):
+        self.method, self.args, self.device, self.seconds = method, args, torch.device(args.device), 0.0
+        self.bf16 = args.precision == "bf16" or args.precision == "auto" and has_bf16(self.device)
+        self.folder = Path(args.out or f"runs/{method}-{args.dataset}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(args.seed)
+        torch.set_float32_matmul_precision("high")
+        about = dict(method=method, precision_used="bf16" if self.bf16 else "fp32", hardware=hardware(self.device), torch=torch.__version__,
+                     torchvision=torchvision.__version__, numpy=np.__version__, python=platform.python_version(), date=time.strftime("%Y-%m-%d"))
+        (self.folder / "config.json").write_text(json.dumps(vars(args) | about, indent=1) + "\n")
+        (self.folder / "metrics.jsonl").write_text("")
+        print(f"{method} on {args.dataset}, seed {args.seed}, {about['hardware']}, {about['precision_used']} → {self.folder}")
+
+    def autocast(self):
+        """bf16 for the network where the hardware is good at it (or --precision says so), else nothing."""
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+    def epochs(self, model: nn.Module):
+        """Yield 1, 2, … --epochs; with --eval-only load the checkpoint into the model and yield nothing."""
+        if path := self.args.eval_only:
+            try:
+                return model.load_state_dict(load_checkpoint(path, self.method)["model"])
+            except RuntimeError as error:
+                raise BadInput(one_line(f"{path} does not fit these settings: {error}"))
+        for epoch in range(1, self.args.epochs + 1):
+            self.sums, self.steps, self.images, self.start = {}, 0, 0, time.perf_counter()
+            yield epoch
+
+    def log(self, images: int, **values: Tensor) -> None:
+        """Add a step's image count and scalars to the epoch's means; they stay on the device, so that nothing waits."""
+        self.images, self.steps = self.images + images, self.steps + 1
+        for key, value in values.items():
+            self.sums[key] = self.sums.get(key, 0) + value.detach()
+
+    def end_epoch(self, epoch: int, lr: float) -> None:
+        """Write and show the means of epoch `epoch` (from 1)."""
+        means = {key: float(value) / self.steps for key, value in self.sums.items()}
+        seconds = time.perf_counter() - self.start
+        self.seconds += seconds
+        self.write(epoch=epoch, **means, lr=lr, images_per_s=self.images / seconds)
+        if not math.isfinite(means["loss"]):
+            print(f"{self.method}: the loss is {means['loss']} in epoch {epoch}; try a smaller --lr", file=sys.stderr)
+            sys.exit(3)
+        line = f"epoch {epoch}/{self.args.epochs}  " + "  ".join(f"{key} {value:.4g}" for key, value in means.items())
+        line += f"  {self.images / seconds:.0f} images/s  {(self.args.epochs - epoch) * self.seconds / epoch:.0f} s left"
+        if sys.stdout.isatty():  # one line that rewrites itself
+            print(f"\r\x1b[K{line[:shutil.get_terminal_size().columns - 1]}", end="" if epoch < self.args.epochs else "\n", flush=True)
+        else:
+            print(line, flush=True)
+
+    def write(self, **record) -> None:
+        """Append one line to metrics.jsonl."""
+        with open(self.folder / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    def save(self, model: nn.Module, backbone: nn.Module) -> None:
+        """checkpoint.pt (for --eval-only) and backbone.pt (plain torchvision keys), each complete or not there."""
+        config = {k: v for k, v in vars(self.args).items() if k not in ("eval_only", "out", "device", "data_root")}
+        checkpoint = dict(method=self.method, config=config, model=model.state_dict())
+        for name, content in ("checkpoint", checkpoint), ("backbone", backbone.state_dict()):
+            torch.save(content, self.folder / f"{name}.tmp")
+            os.replace(self.folder / f"{name}.tmp", self.folder / f"{name}.pt")
+
+    def finish(self, metrics: dict) -> None:
+        """Write the final record, print the table and the protocol behind it."""
+        rates = [json.loads(line)["images_per_s"] for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
+        self.write(event="final", **metrics, seconds_train=self.seconds, images_per_s=float(np.median(rates)) if rates else None)
+        print("\n".join(table(self.method, metrics)))
+        print(f"{self.args.epochs} epochs, {self.args.arch}, {self.seconds:.0f} s of training. LP: logistic regression on frozen backbone features, its L2 chosen "
+              "on a\nheld-out tenth of the training set; NN: cosine on the same features; the rest: embeddings. All on the test set.")
+
+
+COLUMNS = {"LP@1": "lp1", "LP@5": "lp5", "5-NN": "knn5", "200-NN": "knn200", "Cons.": "cons", "H_s": "entropy", "P@1": "p_at_1",
+           "P@10": "p_at_10", "Act.": "act", "live": "live_dims", "Corr.": "corr"}
+
+
+def table(method: str, metrics: dict) -> list[str]:
+    """The final record as lines of an aligned Markdown table: a row for the class label, one for the background if there is one."""
+    rows = [[method, *COLUMNS], ["-" * 10, *["-" * 6] * len(COLUMNS)]]
+    for label, prefix in {"class": "", "background": "background_"}.items():
+        if not prefix or prefix + "cons" in metrics:
+            values = [(metrics.get(prefix + key), ".0f" if key == "live_dims" else ".3f" if key in ("act", "corr", "entropy") else ".1f")
+                      for key in COLUMNS.values()]
+            rows.append([label, *("n/a" if value is None else format(value, form) for value, form in values)])
+    return ["| " + " | ".join(cell.rjust(len(rule)) for cell, rule in zip(row, rows[1])) + " |" for row in rows]
+
+
+def has_bf16(device: torch.device) -> bool:
+    """Whether bf16 is faster than fp32 there: GPUs from Ampere on, CPUs with AMX or AVX512-BF16."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device)[0] >= 8
+    flags = torch.cpu.get_capabilities()
+    return device.type == "cpu" and bool(flags.get("amx_bf16") or flags.get("avx512_bf16"))
+
+
+def hardware(device: torch.device) -> str:
+    """The GPU's or the processor's name, as far as the system tells, and the number of threads."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    cpu = next((line.split(": ")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "") if os.path.exists("/proc/cpuinfo") else ""
+    return f"{cpu or platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+
+
+def health(z: Tensor) -> dict[str, Tensor]:
+    """Collapse indicators of a batch of embeddings z (N, K), as 0-dimensional tensors: "spread", mean std of z/‖z‖ times
+    sqrt(K) (1 healthy, 0 collapsed); "act", share of active entries; "empty", share of samples without an active one."""
+    z = F.normalize(z.detach().float())
+    active = z.abs() > ACTIVE
+    return {"spread": z.std(0).mean() * z.shape[1] ** 0.5, "act": active.float().mean(), "empty": 1 - active.any(1).float().mean()}
+
+
+def launch(main) -> None:
+    """Run a program's main(); what the user did wrong ends in one line on stderr and exit code 2."""
+    try:
+        main()
+    except BadInput as error:
+        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+# ----------------------------------------------------------------------------------------------------------- benchmark
+def seconds(call, repeat=5) -> float:
+    """Median wall time of call(), after one call to warm up."""
+    call()
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def peer_augmentations(images: Tensor) -> dict:
+    """Other libraries' SimCLR views of the same uint8 images, one view each: a name → a call; only what is installed."""
+    from torchvision.transforms import v2
+    size, calls, pil = images.shape[-1], {}, [v2.functional.to_pil_image(x) for x in images]
+    chain = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8),
+                        v2.RandomGrayscale(0.2), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    calls["torchvision on PIL"] = lambda: torch.stack([chain(x) for x in pil])
+    try:
+        import kornia.augmentation as K
+        batched = nn.Sequential(K.RandomResizedCrop((size, size), (0.08, 1)), K.RandomHorizontalFlip(), K.ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8),
+                                K.RandomGrayscale(p=0.2))
+        calls["kornia"] = lambda: batched(images.float() / 255)
+    except ImportError:
+        print("kornia is not installed")
+    try:
+        from lightly.transforms import SimCLRTransform
+        pair = SimCLRTransform(input_size=size, cj_strength=1.0, gaussian_blur=0.0)  # two views a call
+        calls["lightly"] = lambda: [torch.stack([pair(x)[0] for x in pil[: len(pil) // 2]])]
+    except ImportError:
+        print("lightly is not installed")
+    return calls
+
+
+def benchmark(device: torch.device, peers: bool) -> None:
+    """Print what this machine does per second in each part of a run; with peers, ratios against other libraries."""
+    print(f"{hardware(device)}, torch {torch.__version__}, torchvision {torchvision.__version__}")
+    images = torch.from_numpy(shapes(256, 10)["x_train"]).to(device)
+    ours = seconds(lambda: augment(images, 32))
+    print(f"augmentation, 256 images of 32 px: {256 / ours:8.0f} views/s")
+    for name, call in peer_augmentations(images.cpu()).items() if peers else ():
+        theirs = seconds(call, 3)
+        print(f"    {name:20} {256 / theirs:8.0f} views/s; ours is {theirs / ours:.1f} times as fast")
+    for arch in ("resnet8", "resnet20", "resnet18"):
+        for bf16 in (False, True)[: 1 + has_bf16(device)]:
+            net = resnet(arch, 32)[0].to(device, memory_format=torch.channels_last)
+            optimizer = LARS(net.parameters(), lr=0.1)
+
+            def step():
+                v1, v2 = two_views(images, 32)
+                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                    h1, h2 = net(v1), net(v2)
+                optimizer.zero_grad()
+                (h1 - h2).float().square().mean().backward()
+                optimizer.step()
+
+            print(f"training step, {arch}, {'bf16' if bf16 else 'fp32'}, batch 256: {256 / seconds(step, 3):8.0f} images/s")
+    h, y = torch.randn(60000, 512, device=device), torch.randint(100, (60000,), device=device)
+    h[torch.arange(60000), y] += 3
+    train, test = (h[:50000], y[:50000]), (h[50000:], y[50000:])
+    print(f"linear probe, 50,000 × 512, 100 classes: {seconds(lambda: linear_probe(*train, *test), 1):.2f} s")
+    print(f"kNN, the same: {seconds(lambda: knn_accuracy(*train, *test), 1):.2f} s")
+    e = torch.randn(10000, 256, device=device).relu()
+    print(f"interpretability, 10,000 × 256: {seconds(lambda: interpretability(e, {'': test[1]}), 1):.2f} s")
+
+
+if __name__ == "__main__":
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--peers", action="store_true", help="time torchvision on PIL, kornia and lightly on the same batches")
+    flags.add_argument("--threads", type=within(0, kind=int), help="CPU threads")
+    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = flags.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
+    benchmark(torch.device(args.device), args.peers)

@@ -1,0 +1,143 @@
+"""NCL: non-negative contrastive learning. SimCLR on embeddings that cannot be negative, which makes them sparse and each
+dimension a cluster.
+
+    z⁺ = σ₊(z) ≥ 0,   L = NT-Xent(z⁺ / ‖z⁺‖)
+
+Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459, Section 3. With the spectral loss
+the minimisers are the non-negative matrix factorisations of the normalised co-occurrence matrix (Theorem 2; test_all.py).
+
+    python ncl.py                                        the built-in data set, on a laptop
+    python ncl.py --dataset cifar100 --epochs 200        the papers' NCL row
+    python ncl.py --dataset cifar100 --topk 64           the NCL + TopK baseline of BayesNCL
+"""
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import common
+
+EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+
+PRESETS = {  # what a data set's name stands for; any flag overrides
+    "shapes": dict(arch="resnet8", image_size=32, epochs=15, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=0.0,
+                   temperature=0.2, head_hidden=256, head_out=256, min_scale=0.08, blur=0.0),
+    "cifar100": dict(arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
+                     temperature=0.2, head_hidden=2048, head_out=256, min_scale=0.08, blur=0.0),
+    "imagenet100": dict(arch="resnet18", image_size=224, epochs=100, batch_size=128, optimizer="lars", lr=0.3, weight_decay=1e-4,
+                        temperature=0.2, head_hidden=16384, head_out=2048, min_scale=0.08, blur=0.5),
+}
+
+
+def nt_xent(z1, z2, temperature):
+    """NT-Xent (SimCLR, Eq. 1) in nats of embeddings z1, z2 (N, K), not necessarily normalised: mean over 2N anchors."""
+    z = F.normalize(torch.cat([z1, z2]).float(), dim=1, eps=EPS)  # (2N, K)
+    logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)  # (2N, 2N), cosine / τ, not with itself
+    positive = torch.arange(len(z), device=z.device).roll(len(z1))  # view i's other view
+    return F.cross_entropy(logits, positive)
+
+
+def spectral_loss(z1, z2):
+    """Spectral contrastive loss (HaoChen et al. 2021, arXiv 2106.04156) of embeddings z1, z2 (N, K), not normalised:
+    −2·mean_i z1_i·z2_i + mean_{i≠j} (z1_i·z2_j)²."""
+    n = len(z1)
+    similarity = z1.float() @ z2.float().T  # (N, N)
+    squares = similarity.square()
+    return -2 * similarity.diagonal().mean() + (squares.sum() - squares.diagonal().sum()) / (n * (n - 1))
+
+
+def non_negative(z, kind):
+    """σ₊ ([NCL] Section 3.1), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
+    is off can come back. leaky_relu and gelu go slightly below 0; none returns z and gives SimCLR back."""
+    if kind == "rep_relu":
+        soft = F.gelu(z)
+        return soft - soft.detach() + F.relu(z).detach()
+    return {"relu": F.relu, "gelu": F.gelu, "sigmoid": torch.sigmoid, "softplus": F.softplus, "exp": torch.exp,
+            "leaky_relu": F.leaky_relu, "none": lambda z: z}[kind](z)
+
+
+def keep_topk(z, k):
+    """The k largest entries of each row of z (N, K), the others 0."""
+    return torch.zeros_like(z).scatter(1, *reversed(z.topk(k, 1)))
+
+
+def feature_selection(e, y):
+    """[NCL] Section 5.2: rank the dimensions of e (N, K) by mean activation, keep the first m, retrieve with those alone.
+    → {"p_at_10_top_<m>": %} for m = K/8, K/4, K/2, K; nothing without labels y (N,)."""
+    order = F.normalize(e).abs().mean(0).argsort(descending=True)
+    scores = {}
+    for part in (8, 4, 2, 1) if y is not None else ():
+        m = max(1, len(order) // part)
+        nearest = common.neighbours(e[:, order[:m]], e[:, order[:m]], 10, skip_self=True)[1].cpu()
+        scores[f"p_at_10_top_{m}"] = 100 * (y[nearest] == y[:, None]).float().mean().item()
+    return scores
+
+
+def projection_head(kind, d, hidden, out):
+    """h (N, d) → z (N, out): mlp = Linear-ReLU-Linear, linear, or none (then out is d)."""
+    if kind == "mlp":
+        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, out))
+    return nn.Linear(d, out) if kind == "linear" else nn.Identity()
+
+
+class NCL(nn.Module):
+    """Images (N, 3, S, S) → representation h (N, d), embedding z⁺ (N, K)."""
+
+    def __init__(self, backbone, head, activation="rep_relu", topk=None):
+        super().__init__()
+        self.backbone, self.head, self.activation, self.topk = backbone, head, activation, topk
+
+    def forward(self, x):
+        h = self.backbone(x)  # (N, d)
+        z = non_negative(self.head(h).float(), self.activation)  # (N, K)
+        return h, keep_topk(z, self.topk) if self.topk else z
+
+
+def parser():
+    flags = common.Parser(__doc__)
+    flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
+    flags.add_argument("--loss", choices=["ntxent", "spectral"], default="ntxent")
+    flags.add_argument("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
+    flags.add_argument("--head-hidden", type=common.within(0, kind=int), help="its hidden units (paper: 2048)")
+    flags.add_argument("--head-out", type=common.within(0, kind=int), help="its outputs K (paper: 256)")
+    flags.add_argument("--activation", default="rep_relu", help="σ₊ (paper: rep_relu on CIFAR)",
+                       choices=["rep_relu", "relu", "gelu", "sigmoid", "softplus", "exp", "leaky_relu", "none"])
+    flags.add_argument("--topk", type=common.within(0, kind=int), help="keep only the K largest entries of each embedding")
+    return flags
+
+
+def main(argv=None):
+    args = parser().parse(PRESETS, argv)
+    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device)
+    steps = data.steps(args.batch_size)
+    run = common.Run("ncl", args)
+
+    backbone, d = common.resnet(args.arch, args.image_size)
+    head = projection_head(args.head, d, args.head_hidden, args.head_out)
+    model = NCL(backbone, head, args.activation, args.topk)
+    model.to(run.device, memory_format=torch.channels_last)
+    optimizer = (common.LARS if args.optimizer == "lars" else torch.optim.Adam)(
+        model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: common.lr_at(step, args.epochs * steps, args.epochs * steps // 20))
+
+    for epoch in run.epochs(model):
+        model.train()
+        for images in data.batches(args.batch_size, args.seed, epoch, run.device):  # (N, 3, H, W) uint8
+            v1, v2 = common.two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
+            with run.autocast():
+                (h1, z1), (h2, z2) = model(v1), model(v2)  # each view through its own forward: its own BatchNorm statistics
+            loss = nt_xent(z1, z2, args.temperature) if args.loss == "ntxent" else spectral_loss(z1, z2)
+
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            run.log(len(images), loss=loss, **common.health(z1))
+        run.end_epoch(epoch, schedule.get_last_lr()[0])
+    run.save(model, backbone)
+    metrics, e = common.evaluate(run, data, model)
+    run.finish(metrics | feature_selection(e, data.y_test))
+
+
+if __name__ == "__main__":
+    common.launch(main)
