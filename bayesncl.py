@@ -21,7 +21,7 @@ EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient
 
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "shapes": dict(arch="resnet8", image_size=32, epochs=15, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=0.0,
-                   temperature=0.2, head_hidden=256, head_out=256, min_scale=0.08, blur=0.0,
+                   temperature=0.2, head_hidden=256, head_out=256, min_scale=0.2, blur=0.0,
                    gate_hidden=256, gate_lr=3e-3, prior=0.8, kl_weight=3e-5),
     "cifar100": dict(arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
                      temperature=0.2, head_hidden=2048, head_out=256, min_scale=0.08, blur=0.0,
@@ -151,17 +151,19 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(PRESETS, argv)
+    torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device)
     steps = data.steps(args.batch_size)
-    run = common.Run("bayesncl", args)
 
     backbone, d = common.resnet(args.arch, args.image_size)
-    head = projection_head(args.head, d, args.head_hidden, args.head_out)
     K = d if args.head == "none" else args.head_out
+    head = projection_head(args.head, d, args.head_hidden, K)
     gating = GatingHead(d, args.gate_hidden, K, args.gate_layers)
     model = BayesNCL(backbone, head, gating, K, args.activation, args.gate, args.gate_temperature,
                      detach=not args.no_detach, ipw=args.similarity == "ipw")
-    model.to(run.device, memory_format=torch.channels_last)
+    model.to(args.device, memory_format=torch.channels_last)
+    run = common.Run("bayesncl", args)
+
     optimizer = (common.LARS if args.optimizer == "lars" else torch.optim.Adam)(
         [{"params": [*backbone.parameters(), *head.parameters()]}, {"params": gating.parameters(), "lr": args.gate_lr}],
         lr=args.lr, weight_decay=args.weight_decay)
@@ -170,7 +172,7 @@ def main(argv=None):
 
     for epoch in run.epochs(model):
         model.train()
-        for images in data.batches(args.batch_size, args.seed, epoch, run.device):  # (N, 3, H, W) uint8
+        for images in data.batches(args.batch_size, args.seed, epoch, args.device):  # (N, 3, H, W) uint8
             v1, v2 = common.two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
             with run.autocast():
                 (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = model(v1), model(v2)
@@ -187,7 +189,7 @@ def main(argv=None):
         run.end_epoch(epoch, schedule.get_last_lr()[0])
     run.save(model, backbone)
     metrics, _ = common.evaluate(run, data, model)
-    run.finish(metrics | cost(backbone, head, gating, args.image_size, run.device))
+    run.finish(metrics | cost(backbone, head, gating, args.image_size, args.device))
 
 
 if __name__ == "__main__":

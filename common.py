@@ -232,24 +232,21 @@ def shapes(train=5000, test=1000, seed=0) -> dict[str, np.ndarray]:
     background = torch.multinomial(frequency, n, replacement=True, generator=draw)
     v, u = torch.meshgrid(*[(torch.arange(32, dtype=torch.float64) + 0.5) / 16 - 1] * 2, indexing="ij")  # pixel centres in [-1, 1]
 
-    images = torch.empty(n, 3, 32, 32, dtype=torch.float64)
     noise = torch.rand(n, 32, 32, generator=draw, dtype=torch.float64)
-    for b, colour in enumerate([(0.45, 0.65, 0.95), (0.25, 0.55, 0.15), (0.85, 0.75, 0.50), (0.10, 0.45, 0.60), (0.05, 0.05, 0.15)]):
-        i = (background == b).nonzero()[:, 0]
-        p, q, s = 2 * math.pi * rand(len(i)), 2 * math.pi * rand(len(i)), noise[i]
-        texture = [  # (n_b, 32, 32), roughly in [-1, 1]
-            lambda: 0.7 * v + 0.6 * ((3 * u + p).sin() * (5 * v + q).sin()).clamp(min=0),  # haze to the horizon, soft clouds
-            lambda: (22 * u + 3 * (4 * v + p).sin() + q).sin() * (0.4 + 0.6 * s),  # blades
-            lambda: 2.4 * s - 1.2,  # grains
-            lambda: (14 * v + 1.5 * (3 * u + p).sin() + q).sin(),  # waves
-            lambda: 4.5 * (s > 0.96) + 0 * p,  # stars
-        ][b]()
-        tint = torch.tensor(colour, dtype=torch.float64).view(3, 1, 1) + 0.12 * (rand(len(i), 3) - 0.5)
-        images[i] = tint + 0.22 * texture[:, None]
+    colours = torch.tensor([(0.45, 0.65, 0.95), (0.25, 0.55, 0.15), (0.85, 0.75, 0.5), (0.1, 0.45, 0.6), (0.05, 0.05, 0.15)], dtype=torch.float64)
+    images = colours[background].view(n, 3, 1, 1).repeat(1, 1, 32, 32)
+    for b, texture in enumerate([  # (32, 32), or (n_b, 32, 32) with noise; roughly in [-1, 1]
+        lambda _: 0.7 * v + 0.6 * ((3 * u).sin() * (5 * v).sin()).clamp(min=0),  # haze to the horizon, soft clouds
+        lambda noise: (22 * u + 3 * (4 * v).sin()).sin() * (0.4 + 0.6 * noise),  # blades
+        lambda noise: 2.4 * noise - 1.2,  # grains
+        lambda _: (14 * v + 1.5 * (3 * u).sin()).sin(),  # waves
+        lambda noise: 4.5 * (noise > 0.96),  # stars
+    ]):
+        images[background == b] += 0.22 * texture(noise[background == b]).unsqueeze(-3)
 
-    size, turn = 0.6 + 0.3 * rand(n), 2 * math.pi * rand(n)
+    size, turn = 0.7 + 0.22 * rand(n), 2 * math.pi * rand(n)
     cx, cy = (2 * rand(n) - 1) * (1.05 - size), (2 * rand(n) - 1) * (1.05 - size)
-    fill = 0.05 + 0.9 * rand(n, 3)
+    fill = torch.tensor([0.65, 0.15, 0.15], dtype=torch.float64).view(3, 1, 1) + 0.27 * rand(n, 3)  # reds
     px, py = (u - cx) / size, (v - cy) / size
     px, py = px * turn.cos() + py * turn.sin(), py * turn.cos() - px * turn.sin()
     r, phi = (px**2 + py**2).sqrt(), torch.atan2(py, px)
@@ -319,8 +316,10 @@ def random_boxes(n: int, h: int, w: int, min_scale: float, device) -> tuple[Tens
     found = fits.any(1)
     width = torch.where(found, width.gather(1, pick)[:, 0], min(w, round(h * 4 / 3)))
     height = torch.where(found, height.gather(1, pick)[:, 0], min(h, round(w * 4 / 3)))
-    place = torch.where(found, torch.rand(2, n, device=device), 0.5)
-    return (place[0] * (h - height + 1)).floor(), (place[1] * (w - width + 1)).floor(), height, width
+    place = torch.rand(2, n, device=device)
+    top = torch.where(found, place[0] * (h - height + 1), (h - height) / 2).floor()
+    left = torch.where(found, place[1] * (w - width + 1), (w - width) / 2).floor()
+    return top, left, height, width
 
 
 def grayscale(x: Tensor) -> Tensor:
@@ -394,7 +393,7 @@ def augment(x: Tensor, size: int, min_scale=0.08, jitter=(0.8, 0.8, 0.8, 0.2), b
     x = torch.cat(parts)
     x = torch.where(chance(0.2).view(-1, 1, 1, 1), grayscale(x), x)
     if blur:
-        blurred = gaussian_blur(x, torch.empty(n, device=x.device).uniform_(0.1, 2.0), kernel=size // 20 * 2 + 1)
+        blurred = gaussian_blur(x, torch.empty(n, device=x.device).uniform_(0.1, 2.0), kernel=max(3, size // 20 * 2 + 1))
         x = torch.where(chance(blur).view(-1, 1, 1, 1), blurred, x)
     if solarize:
         x = torch.where(chance(solarize).view(-1, 1, 1, 1) & (x >= 0.5), 1 - x, x)
@@ -722,7 +721,6 @@ class Run:
         self.bf16 = args.precision == "bf16" or args.precision == "auto" and has_bf16(self.device)
         self.folder = Path(args.out or f"runs/{method}-{args.dataset}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
         self.folder.mkdir(parents=True, exist_ok=True)
-        torch.manual_seed(args.seed)
         torch.set_float32_matmul_precision("high")
         about = dict(method=method, precision_used="bf16" if self.bf16 else "fp32", hardware=hardware(self.device), torch=torch.__version__,
                      torchvision=torchvision.__version__, numpy=np.__version__, python=platform.python_version(), date=time.strftime("%Y-%m-%d"))
