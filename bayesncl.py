@@ -104,14 +104,14 @@ class BayesNCL(nn.Module):
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
-        z = F.normalize(non_negative(self.head(h).float(), self.activation), dim=1, eps=EPS)  # (N, K)
+        z = non_negative(self.head(h).float(), self.activation)  # (N, K)
         if self.ipw:  # cosine under Σ_k z_k z'_k / π_k
             if self.training:
                 self.frequency.lerp_((z > 0).float().mean(0), 0.01)
             z = z * self.frequency.clamp(min=0.01).rsqrt()
         logits = self.gating(h.detach() if self.detach else h).float()  # (N, K)
         m, alpha = gate(logits, self.kind, self.temperature, noise=self.training)
-        return h, F.normalize(z * m, dim=1, eps=EPS), m, alpha
+        return h, z * m, m, alpha  # normalised once, in the loss: normalize(normalize(z) ⊙ m) = normalize(z ⊙ m)
 
 
 def cost(backbone, head, gating, size, device):

@@ -54,20 +54,24 @@ class Data:
     y_test: Tensor | None = None
     background_train: Tensor | None = None
     background_test: Tensor | None = None
-    x_unlabeled: Tensor | None = None  # pre-training uses these where a data set has them (STL-10)
+    x_unlabeled: Tensor | None = None
+
+    @property
+    def images(self) -> Tensor:
+        """What pre-training sees: the unlabelled images where there are any (STL-10), else the training images."""
+        return self.x_train if self.x_unlabeled is None else self.x_unlabeled
 
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; BadInput when there is not even one."""
-        if batch_size > (n := len(self.x_train if self.x_unlabeled is None else self.x_unlabeled)):
-            raise BadInput(f"--batch-size {batch_size}: {self.name} has {n} training images")
-        return n // batch_size
+        if batch_size > len(self.images):
+            raise BadInput(f"--batch-size {batch_size}: {self.name} has {len(self.images)} training images")
+        return len(self.images) // batch_size
 
     def batches(self, batch_size: int, seed: int, epoch: int, device="cpu"):
         """Yield (batch_size, 3, H, W) uint8 on the device: one shuffled pass, the incomplete last batch dropped."""
-        images = self.x_train if self.x_unlabeled is None else self.x_unlabeled
-        order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
-        for index in order.to(images.device).split(batch_size)[: len(images) // batch_size]:
-            yield images[index].to(device, non_blocking=True)
+        order = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
+        for index in order.to(self.images.device).split(batch_size)[: self.steps(batch_size)]:
+            yield self.images[index].to(device, non_blocking=True)
 
 
 def load_data(name: str, root="data", image_size: int | None = None, limit: int | None = None, device="cpu") -> Data:
@@ -412,12 +416,10 @@ def two_views(x: Tensor, size: int, **options) -> tuple[Tensor, Tensor]:
 
 def eval_view(x: Tensor, size: int) -> Tensor:
     """The evaluation view: the central square of x (N, 3, H, W) uint8, resized to (N, 3, size, size), normalised."""
-    n, _, h, w = x.shape
-    x = x.float() / 255
-    if (h, w) != (size, size):
-        side = min(h, w)
-        top, left, side = (torch.full((n,), float(v), device=x.device) for v in ((h - side) // 2, (w - side) // 2, side))
-        x = resized_crop(x, top, left, side, side, size)
+    h, w = x.shape[2:]
+    x = torchvision.transforms.functional.center_crop(x, [min(h, w)]).float() / 255
+    if min(h, w) != size:
+        x = torchvision.transforms.functional.resize(x, [size, size], antialias=True)
     return normalise(x)
 
 
@@ -428,31 +430,24 @@ def resnet(arch: str, image_size: int) -> tuple[nn.Module, int]:
     resnet18, 34, 50: torchvision's; up to 64 pixels with the CIFAR stem (3×3 stride-1 first convolution, no max-pool).
     resnet8, 20: the CIFAR family of He et al. 2016 (three stages of 16, 32, 64 channels), small enough for a CPU.
     """
-    if arch in ("resnet8", "resnet20"):
-        block, width, layers = torchvision.models.resnet.BasicBlock, 16, [stem(16), nn.BatchNorm2d(16), nn.ReLU(inplace=True)]
-        for stage in (16, 32, 64):
-            for _ in range((int(arch[6:]) - 2) // 6):
-                stride = 1 if stage == 16 or stage == width else 2
-                skip = None if stride == 1 else nn.Sequential(nn.Conv2d(width, stage, 1, stride, bias=False), nn.BatchNorm2d(stage))
-                layers.append(block(width, stage, stride, skip))
-                width = stage
-        net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-        for m in net.modules():
-            if isinstance(m, nn.Conv2d):
-                nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
-        return net, 64
-    net = getattr(torchvision.models, arch)()
-    d, net.fc = net.fc.in_features, nn.Identity()
-    if image_size <= 64:
-        net.conv1, net.maxpool = stem(64), nn.Identity()
-    return net, d
-
-
-def stem(width: int) -> nn.Conv2d:
-    """The CIFAR stem: a 3×3 convolution, stride 1, padding 1."""
-    conv = nn.Conv2d(3, width, 3, 1, 1, bias=False)
-    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
-    return conv
+    if arch not in ("resnet8", "resnet20"):
+        net = getattr(torchvision.models, arch)()
+        d, net.fc = net.fc.in_features, nn.Identity()
+        if image_size <= 64:
+            net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
+            nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+        return net, d
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
+    width = 16
+    for out in (16, 32, 64):
+        for _ in range((int(arch[6:]) - 2) // 6):
+            skip = None if out == width else nn.Sequential(nn.Conv2d(width, out, 1, 2, bias=False), nn.BatchNorm2d(out))
+            net.append(torchvision.models.resnet.BasicBlock(width, out, stride=1 if out == width else 2, downsample=skip))
+            width = out
+    for m in net.modules():
+        if isinstance(m, nn.Conv2d):
+            nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
+    return net.append(nn.AdaptiveAvgPool2d(1)).append(nn.Flatten()), 64
 
 
 # -------------------------------------------------------------------------------------------------------- optimisation

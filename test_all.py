@@ -682,7 +682,7 @@ def test_nothing_of_the_gate_reaches_the_backbone():
     weight = torch.randn(12, 5)
     ours, = torch.autograd.grad((weight * z).sum(), model.backbone.weight)
     h = model.backbone(x)
-    constant = F.normalize(F.normalize(ncl.non_negative(model.head(h), "rep_relu"), eps=1e-2) * m.detach(), eps=1e-2)
+    constant = ncl.non_negative(model.head(h), "rep_relu") * m.detach()
     assert torch.allclose(ours, torch.autograd.grad((weight * constant).sum(), model.backbone.weight)[0], atol=1e-6)
 
 
@@ -690,7 +690,21 @@ def test_gate_none_is_ncl():
     model = tiny_bayes(kind="none")
     x = torch.randn(12, 10)
     reference = ncl.NCL(model.backbone, model.head)
-    assert torch.allclose(model(x)[1], F.normalize(reference(x)[1], eps=1e-2), atol=1e-6)
+    assert torch.equal(model(x)[1], reference(x)[1])
+
+
+def test_gated_embedding_is_the_papers():
+    """The loss normalises z ⊙ m once; the paper's order, normalize(normalize(z) ⊙ m), has the same value and gradient. Nested,
+    the gradient of a row of zeros would be multiplied by 1/eps twice."""
+    model, x = tiny_bayes(), torch.randn(12, 10)
+    h, z, m, alpha = model(x)
+    twice = F.normalize(F.normalize(ncl.non_negative(model.head(h), "rep_relu")) * m)
+    keep = z.norm(dim=1) > 0.1
+    weight = torch.randn(12, 5)
+    losses = [(weight * v)[keep].sum() for v in (F.normalize(z, eps=bayesncl.EPS), twice)]
+    assert keep.sum() > 5 and losses[0].item() == pytest.approx(losses[1].item(), rel=1e-5)
+    for g1, g2 in zip(*[torch.autograd.grad(loss, list(model.parameters()), retain_graph=True) for loss in losses]):
+        assert torch.allclose(g1, g2, atol=1e-5)
 
 
 def test_all_gates_off_is_finite_forward_and_backward():
@@ -707,15 +721,14 @@ def test_all_gates_off_is_finite_forward_and_backward():
 def test_ipw_divides_by_the_running_frequency():
     model = tiny_bayes(kind="none", ipw=True).train()
     x = torch.randn(12, 10)
-    z = F.normalize(ncl.non_negative(model.head(model.backbone(x)), "rep_relu"), eps=1e-2)
+    z = ncl.non_negative(model.head(model.backbone(x)), "rep_relu")
     pi = 0.99 + 0.01 * (z > 0).float().mean(0)
-    assert torch.allclose(model(x)[1], F.normalize(z / pi.sqrt(), eps=1e-2), atol=1e-6) and torch.allclose(model.frequency, pi)
+    assert torch.allclose(model(x)[1], z / pi.sqrt(), atol=1e-6) and torch.allclose(model.frequency, pi)
     model.eval()(x)
     assert torch.allclose(model.frequency, pi)  # evaluation does not move it
     model.frequency.copy_(torch.rand(5))
-    cosine = model(x)[1] @ model(x)[1].T
-    weighted = lambda i, j: (z[i] * z[j] / model.frequency.clamp(min=0.01)).sum()
-    assert cosine[0, 1].item() == pytest.approx((weighted(0, 1) / (weighted(0, 0) * weighted(1, 1)).sqrt()).item(), abs=1e-5)
+    product = model(x)[1] @ model(x)[1].T  # Σ_k z_k z'_k / π_k
+    assert product[0, 1].item() == pytest.approx((z[0] * z[1] / model.frequency.clamp(min=0.01)).sum().item(), rel=1e-5)
 
 
 def test_cost_counts_the_gate():
