@@ -22,7 +22,7 @@ EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "shapes": dict(arch="resnet8", image_size=32, epochs=15, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=0.0,
                    temperature=0.2, head_hidden=256, head_out=256, min_scale=0.2, blur=0.0,
-                   gate_hidden=256, gate_lr=3e-3, prior=0.8, kl_weight=3e-5),
+                   gate_hidden=256, gate_lr=3e-2, prior=0.8, kl_weight=3e-5),
     "cifar100": dict(arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
                      temperature=0.2, head_hidden=2048, head_out=256, min_scale=0.08, blur=0.0,
                      gate_hidden=2048, gate_lr=0.1, prior=0.8, kl_weight=3e-5),

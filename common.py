@@ -1,11 +1,10 @@
 """What every method file shares: data, views, ResNet, evaluation, run folders. Never a loss, never a training loop.
 
-    data         load_data(name)  →  Data, uint8 images (N, 3, H, W) and int64 labels, on the training device
-    views        two_views(images)  →  two float32 batches (N, 3, S, S), augmented where the images are
-    backbone     resnet(arch, size)  →  torchvision's ResNet without its classifier, and its feature dimension d
-    optimisation LARS, lr_at
-    evaluation   evaluate(run, data, encode)  →  linear probe, kNN, interpretability metrics, figures
-    plumbing     Parser, Run, launch
+    data          load_data(name) → Data: uint8 images (N, 3, H, W), int64 labels, on the training device
+    views         two_views(images, size) → two float32 batches (N, 3, S, S), augmented where the images are
+    network       resnet(arch, size) → a ResNet without classifier and its feature dimension d; LARS, lr_at
+    evaluation    evaluate(run, data, model) → linear probe, kNN, interpretability metrics, figures
+    plumbing      Parser, Run, launch
 
     python common.py            benchmark of all of these on this machine
     python common.py --peers    the same next to torchvision on PIL, kornia and lightly, where they are installed
@@ -30,6 +29,7 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 import torchvision
+import torchvision.transforms.v2.functional as TF
 from torch import Tensor
 
 
@@ -87,13 +87,13 @@ def load_data(name: str, root="data", image_size: int | None = None, limit: int 
     if name == "shapes":
         arrays = shapes()
     elif archive.exists():
-        arrays = read_arrays([archive])
+        arrays = read_arrays(archive)
     elif any(folder.glob("*.npy")):
-        arrays = read_arrays(folder.glob("*.npy"))
+        arrays = read_arrays(folder)
     elif (folder / "train").is_dir():
-        arrays = read_arrays(decode_folder(folder, image_size or 32).glob("*.npy"))
+        arrays = read_arrays(decode_folder(folder, image_size or 32))
     elif name in DOWNLOADS:
-        arrays = read_arrays(download(name, root).glob("*.npy"))
+        arrays = read_arrays(download(name, root))
     else:
         here = {p.stem if p.suffix == ".npz" else p.name for p in root.glob("*") if p.suffix == ".npz" or p.is_dir()}
         near = difflib.get_close_matches(name, known := sorted({"shapes", *DOWNLOADS, *here}), 1)
@@ -108,20 +108,19 @@ def load_data(name: str, root="data", image_size: int | None = None, limit: int 
     return data
 
 
-def read_arrays(files) -> dict[str, np.ndarray]:
-    """The arrays of .npz and .npy files by name, MedMNIST's names turned into Keras's. A .npy file is memory-mapped
-    copy-on-write, so it is never written back; pickled objects are never read."""
+RENAME = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}  # MedMNIST's keys
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a .npz, or of a folder's .npy files, by name. The latter are memory-mapped copy-on-write, so nothing is
+    written back; pickled objects are never read."""
     arrays = {}
-    for path in files:
+    for file in path.glob("*.npy") if path.is_dir() else [path]:
         try:
-            loaded = np.load(path, mmap_mode="c", allow_pickle=False)
-            arrays |= {path.stem: loaded} if path.suffix == ".npy" else {key: loaded[key] for key in loaded.files}
+            loaded = np.load(file, mmap_mode="c", allow_pickle=False)
+            arrays |= {file.stem: loaded} if path.is_dir() else {RENAME.get(key, key): loaded[key] for key in loaded.files}
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-            raise BadInput(one_line(f"{path} cannot be read as plain numpy arrays ({error})"))
-    for part in ("train", "test"):
-        for ours, theirs in ((f"x_{part}", f"{part}_images"), (f"y_{part}", f"{part}_labels")):
-            if theirs in arrays:
-                arrays.setdefault(ours, arrays.pop(theirs))
+            raise BadInput(one_line(f"{file} cannot be read as plain numpy arrays ({error})"))
     return arrays
 
 
@@ -176,11 +175,11 @@ def decode_folder(folder: Path, size: int) -> Path:
     if done.exists():
         return done
     tmp.mkdir(exist_ok=True)
-    resize = torchvision.transforms.Compose([torchvision.transforms.Resize(size), torchvision.transforms.CenterCrop(size)])
 
     def decode(path):
         try:
-            return np.asarray(resize(torchvision.datasets.folder.pil_loader(path)))
+            image = TF.resize(torchvision.datasets.folder.pil_loader(path), size)
+            return np.asarray(TF.center_crop(image, [size, size]))
         except Exception as error:  # every image format fails in its own way
             raise BadInput(one_line(f"{path} cannot be read as an image ({error}); mend or remove it"))
 
@@ -417,9 +416,9 @@ def two_views(x: Tensor, size: int, **options) -> tuple[Tensor, Tensor]:
 def eval_view(x: Tensor, size: int) -> Tensor:
     """The evaluation view: the central square of x (N, 3, H, W) uint8, resized to (N, 3, size, size), normalised."""
     h, w = x.shape[2:]
-    x = torchvision.transforms.functional.center_crop(x, [min(h, w)]).float() / 255
+    x = TF.center_crop(x, [min(h, w)]).float() / 255
     if min(h, w) != size:
-        x = torchvision.transforms.functional.resize(x, [size, size], antialias=True)
+        x = TF.resize(x, [size, size], antialias=True)
     return normalise(x)
 
 
@@ -450,7 +449,6 @@ def resnet(arch: str, image_size: int) -> tuple[nn.Module, int]:
     return net.append(nn.AdaptiveAvgPool2d(1)).append(nn.Flatten()), 64
 
 
-# -------------------------------------------------------------------------------------------------------- optimisation
 class LARS(torch.optim.Optimizer):
     """Layer-wise adaptive rate scaling (You et al. 2017, arXiv 1708.03888) over SGD with momentum, as SimCLR uses it.
 

@@ -1,8 +1,8 @@
 """Every test, in the order of the files: common.py, simclr.py, ncl.py, bayesncl.py, then the programs as a user runs them.
 
-    python -m pytest test_all.py              the suite (a few minutes; the last three tests train until a number is reached)
-    python -m pytest test_all.py -m slow      the long runs
-    python -m pytest test_all.py -k "not Gate"   seconds only
+    python -m pytest test_all.py                  the suite, a few minutes; TestGate trains until a number is reached
+    python -m pytest test_all.py -m slow          other seeds, speed against a peer
+    python -m pytest test_all.py -k "not Gate"    without the trainings
 
 Truth comes from closed forms, from loops written off the equation, and from torchvision's own operators.
 """
@@ -879,3 +879,24 @@ class TestGate:
     def test_bayesncl_is_more_consistent_than_cl_with_its_dimensions_alive(self, scores):
         assert scores["bayesncl"]["cons"] >= 1.8 * scores["simclr"]["cons"]
         assert scores["bayesncl"]["live_dims"] >= 0.5 * scores["ncl"]["live_dims"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 3])
+def test_gates_hold_for_other_seeds(tmp_path, seed):
+    for method in METHODS:
+        program(f"{method}.py", "--seed", seed, "--out", tmp_path / method)
+    scores = {method: final(tmp_path / method) for method in METHODS}
+    assert all(s["lp1"] >= 55 for s in scores.values())
+    assert scores["ncl"]["cons"] >= 18 and scores["bayesncl"]["cons"] >= 18 and scores["simclr"]["cons"] == pytest.approx(10, abs=0.1)
+
+
+@pytest.mark.slow
+def test_augmentation_is_five_times_as_fast_as_torchvision_on_pil():
+    images = common.load_data("shapes").x_train[:256]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    ours = common.seconds(lambda: common.augment(images, 32))
+    theirs = common.seconds(common.peer_augmentations(images)["torchvision on PIL"], 3)
+    torch.set_num_threads(threads)
+    assert theirs / ours >= 5
