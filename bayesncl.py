@@ -34,8 +34,9 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
 
 def nt_xent(z1, z2, temperature):
     """NT-Xent (SimCLR, Eq. 1) in nats of embeddings z1, z2 (N, K), not necessarily normalised: mean over 2N anchors."""
-    z = F.normalize(torch.cat([z1, z2]).float(), dim=1, eps=EPS)  # (2N, K)
-    logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)  # (2N, 2N), cosine / τ, not with itself
+    with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
+        z = F.normalize(torch.cat([z1, z2]).float(), dim=1, eps=EPS)  # (2N, K)
+        logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)  # (2N, 2N), cosine / τ, not with itself
     positive = torch.arange(len(z), device=z.device).roll(len(z1))  # view i's other view
     return F.cross_entropy(logits, positive)
 
@@ -63,6 +64,11 @@ class GatingHead(nn.Module):
         return self.net(h)
 
 
+def ste(alpha):
+    """Straight-through estimator, elementwise: m = 1[α > 0.5] forward, dm/dα = 1 backward: m_hard + α − sg[α]."""
+    return (alpha > 0.5).float() + (alpha - alpha.detach())
+
+
 def gate(logits, kind="ste", temperature=1.0, noise=False):
     """Gate logits (N, K) → mask m (N, K) and keep probabilities α = sigmoid(logits / T) (N, K).
 
@@ -71,18 +77,18 @@ def gate(logits, kind="ste", temperature=1.0, noise=False):
     """
     alpha = torch.sigmoid(logits / temperature)
     if kind == "none":
-        return torch.ones_like(alpha), alpha
+        return torch.ones_like(alpha), alpha.detach()
     if kind == "soft":
         return alpha, alpha
     p = alpha
     if kind == "gumbel" and noise:  # the difference of two Gumbel variables is logistic
         p = torch.sigmoid((logits + torch.rand_like(logits).clamp(1e-6, 1 - 1e-6).logit()) / temperature)
-    return (p > 0.5).float() + (p - p.detach()), alpha
+    return ste(p), alpha
 
 
 def bernoulli_kl(alpha, rho):
     """KL(Bern(α) ‖ Bern(ρ)) in nats of α (N, K), summed over the dimensions, mean over the batch; both clamped to [.01, .99]."""
-    alpha, rho = alpha.clamp(0.01, 0.99), min(max(rho, 0.01), 0.99)
+    alpha, rho = alpha.float().clamp(0.01, 0.99), min(max(rho, 0.01), 0.99)
     return (alpha * (alpha / rho).log() + (1 - alpha) * ((1 - alpha) / (1 - rho)).log()).sum(1).mean()
 
 
@@ -129,7 +135,7 @@ def cost(backbone, head, gating, size, device):
 
 
 def parser():
-    flags = common.Parser(__doc__)
+    flags = common.Parser("bayesncl", __doc__)
     flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
     flags.add_argument("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
     flags.add_argument("--head-hidden", type=common.within(0, kind=int), help="its hidden units (paper: 2048)")
@@ -137,12 +143,12 @@ def parser():
     flags.add_argument("--activation", default="rep_relu", help="σ₊ (paper: rep_relu on CIFAR)",
                        choices=["rep_relu", "relu", "gelu", "sigmoid", "softplus", "exp", "leaky_relu", "none"])
     flags.add_argument("--gate", choices=["ste", "gumbel", "soft", "none"], default="ste", help="none is NCL")
-    flags.add_argument("--gate-layers", type=int, choices=[1, 2, 3], default=2)
+    flags.add_argument("--gate-layers", type=int, choices=[1, 2, 3], default=2, help="linear layers of the gating head (paper: 2)")
     flags.add_argument("--gate-hidden", type=common.within(0, kind=int), help="hidden units of the gating head (paper: 2048)")
     flags.add_argument("--gate-lr", type=common.within(0), help="peak learning rate of the gating head (paper: 0.1)")
     flags.add_argument("--gate-temperature", type=common.within(0), default=1.0, help="T of α = sigmoid(logits / T)")
     flags.add_argument("--prior", type=common.within(0, 1), help="ρ, the prior probability that a dimension is kept (paper: 0.8)")
-    flags.add_argument("--kl-weight", type=common.within(-1e-12), help="λ of the KL term (paper: 3e-5)")
+    flags.add_argument("--kl-weight", type=common.within(0, closed=True), help="λ of the KL term (paper: 3e-5)")
     flags.add_argument("--no-detach", action="store_true", help="ablation: the gate's gradient reaches the backbone")
     flags.add_argument("--similarity", choices=["cosine", "ipw"], default="cosine",
                        help="ipw divides each product z_k·z'_k by π_k, the running frequency of z_k > 0")
@@ -184,8 +190,8 @@ def main(argv=None):
             loss.backward()
             optimizer.step()
             schedule.step()
-            run.log(len(images), loss=loss, contrast=contrast, kl=kl, open=(m1 > 0.5).float().mean(),
-                    gated_off=(m1 <= 0.5).all(1).float().mean(), **common.health(z1))
+            run.log(len(images), loss=loss, contrast=contrast, kl=kl, open=m1.mean(),
+                    gated_off=(m1 == 0).all(1).float().mean(), **common.health(z1))
         run.end_epoch(epoch, schedule.get_last_lr()[0])
     run.save(model, backbone)
     metrics, _ = common.evaluate(run, data, model)

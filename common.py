@@ -10,15 +10,18 @@
     python common.py --peers    the same next to torchvision on PIL, kornia and lightly, where they are installed
 """
 import argparse
+import contextlib
 import dataclasses
 import difflib
 import json
 import math
 import os
 import platform
+import re
 import shutil
 import sys
 import time
+import warnings
 import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -36,10 +39,8 @@ from torch import Tensor
 class BadInput(ValueError):
     """What the user gave cannot be used. The message is one line: what is wrong and what to do."""
 
-
-def one_line(text) -> str:
-    """A library's message, its first 300 characters, without line breaks."""
-    return " ".join(str(text).split())[:300]
+    def __init__(self, text):
+        super().__init__(" ".join(str(text).split())[:400])
 
 
 # ---------------------------------------------------------------------------------------------------------------- data
@@ -95,8 +96,9 @@ def load_data(name: str, root="data", image_size: int | None = None, limit: int 
     elif name in DOWNLOADS:
         arrays = read_arrays(download(name, root))
     else:
-        here = {p.stem if p.suffix == ".npz" else p.name for p in root.glob("*") if p.suffix == ".npz" or p.is_dir()}
-        near = difflib.get_close_matches(name, known := sorted({"shapes", *DOWNLOADS, *here}), 1)
+        here = {p.stem for p in root.glob("*.npz")} | {p.parent.name for p in [*root.glob("*/x_train.npy"), *root.glob("*/train")]}
+        known = sorted({"shapes", *DOWNLOADS, *here} - {f"{known}.part" for known in DOWNLOADS})
+        near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise BadInput(f"no data set '{name}': {hint}there are {', '.join(known)}; your own goes to {archive} or {folder}/")
     data = checked(name, arrays)
@@ -112,15 +114,16 @@ RENAME = {"train_images": "x_train", "train_labels": "y_train", "test_images": "
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a .npz, or of a folder's .npy files, by name. The latter are memory-mapped copy-on-write, so nothing is
-    written back; pickled objects are never read."""
+    """The arrays of a .npz, or of a folder's .npy files, by name; the latter memory-mapped. Pickled objects are never read."""
     arrays = {}
     for file in path.glob("*.npy") if path.is_dir() else [path]:
         try:
-            loaded = np.load(file, mmap_mode="c", allow_pickle=False)
+            loaded = np.load(file, mmap_mode="r", allow_pickle=False)
+            if isinstance(loaded, np.ndarray) != path.is_dir():
+                raise ValueError("its content is not what its ending says")
             arrays |= {file.stem: loaded} if path.is_dir() else {RENAME.get(key, key): loaded[key] for key in loaded.files}
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-            raise BadInput(one_line(f"{file} cannot be read as plain numpy arrays ({error})"))
+            raise BadInput(f"{file} cannot be read as plain numpy arrays ({error})")
     return arrays
 
 
@@ -137,7 +140,8 @@ def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
         a = a[..., None] if a.ndim == 3 else a  # grey without a channel axis
         if a.ndim != 4 or len(a) < 2 or 0 in a.shape or not {a.shape[1], a.shape[3]} & {1, 3}:
             raise BadInput(f"{name}: {key} has shape {a.shape}; needed are two or more images as (N, H, W, 3), (N, 3, H, W) or grey")
-        x = torch.from_numpy(a)
+        with warnings.catch_warnings(action="ignore"):  # a read-only map: nothing here writes to images
+            x = torch.from_numpy(a)
         x = x.permute(0, 3, 1, 2) if a.shape[3] in (1, 3) else x  # a view: no byte moves
         tensors[key] = x.expand(-1, 3, -1, -1)
     for kind in ("y", "background"):
@@ -145,13 +149,16 @@ def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
         if (train in arrays) != (test in arrays):
             raise BadInput(f"{name}: {train} and {test} go together; one of them is missing")
         for key in [k for k in keys if k in arrays]:
-            a, n = arrays[key], len(tensors["x" + key[-len(key) + len(kind):]])
+            a, n = arrays[key], len(tensors["x" + key[len(kind):]])
             a = a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a
-            if a.dtype.kind not in "iu" or a.shape != (n,) or a.min() < 0 or a.max() > 1_000_000:
+            if a.dtype.kind not in "iu" or a.shape != (n,) or a.min() < 0:
                 raise BadInput(f"{name}: {key} is {a.dtype} of shape {a.shape}; labels are {n} integers from 0 on, one per image")
             tensors[key] = torch.from_numpy(a.astype(np.int64))
         if train in tensors and (alien := sorted({*tensors[test].tolist()} - {*tensors[train].tolist()})):
             raise BadInput(f"{name}: {test} has classes that {train} has not: {str(alien[:5])[1:-1]}")
+        if train in tensors:  # numbered 0, 1, … without gaps
+            known, tensors[train] = tensors[train].unique(return_inverse=True)
+            tensors[test] = torch.searchsorted(known, tensors[test])
     return Data(name, **tensors)
 
 
@@ -181,23 +188,21 @@ def decode_folder(folder: Path, size: int) -> Path:
             image = TF.resize(torchvision.datasets.folder.pil_loader(path), size)
             return np.asarray(TF.center_crop(image, [size, size]))
         except Exception as error:  # every image format fails in its own way
-            raise BadInput(one_line(f"{path} cannot be read as an image ({error}); mend or remove it"))
+            raise BadInput(f"{path} cannot be read as an image ({error}); mend or remove it")
 
-    classes = {}
-    for part, source in ("train", folder / "train"), ("test", folder / ("test" if (folder / "test").is_dir() else "val")):
-        try:
-            found = torchvision.datasets.ImageFolder(str(source))
-        except FileNotFoundError as error:
-            raise BadInput(one_line(f"{source}: {error}"))
-        classes[part] = found.classes
-        np.save(tmp / f"y_{part}.npy", np.array(found.targets))
-        out = np.lib.format.open_memmap(tmp / f"x_{part}.npy", "w+", np.uint8, (len(found), size, size, 3))
-        with ThreadPoolExecutor() as pool:
-            for i, image in enumerate(pool.map(decode, [path for path, _ in found.samples])):
-                out[i] = image
-                print(f"\rdecoding {source}: {i + 1}/{len(out)}", end="" if i + 1 < len(out) else "\n", file=sys.stderr)
-    if classes["train"] != classes["test"]:
+    try:
+        found = {part: torchvision.datasets.ImageFolder(str(folder / part)) for part in ("train", "test" if (folder / "test").is_dir() else "val")}
+    except FileNotFoundError as error:
+        raise BadInput(error)
+    if len({tuple(images.classes) for images in found.values()}) > 1:
         raise BadInput(f"{folder}: train/ and test/ must have the same class folders")
+    for part, images in zip(("train", "test"), found.values()):
+        np.save(tmp / f"y_{part}.npy", np.array(images.targets))
+        out = np.lib.format.open_memmap(tmp / f"x_{part}.npy", "w+", np.uint8, (len(images), size, size, 3))
+        with ThreadPoolExecutor() as pool:
+            for i, image in enumerate(pool.map(decode, [path for path, _ in images.samples])):
+                out[i] = image
+                print(f"\rdecoding {images.root}: {i + 1}/{len(out)}", end="" if i + 1 < len(out) else "\n", file=sys.stderr)
     return tmp.rename(done)
 
 
@@ -212,7 +217,7 @@ def download(name: str, root: Path) -> Path:
         try:
             images = getattr(torchvision.datasets, DOWNLOADS[name])(root, download=True, **split)
         except Exception as error:  # whatever the network, the mirror or the archive does
-            raise BadInput(one_line(f"{name} could not be downloaded ({error}); put it at {root / name}.npz by hand"))
+            raise BadInput(f"{name} could not be downloaded ({error}); put it at {root / name}.npz by hand")
         tmp.mkdir(parents=True, exist_ok=True)
         np.save(tmp / f"x_{part}.npy", images.data)
         if part != "unlabeled":
@@ -473,9 +478,9 @@ class LARS(torch.optim.Optimizer):
                     ratio = group["trust"] * w_norm / (g_norm + decay * w_norm + 1e-8)
                     ratio = torch.where((w_norm > 0) & (g_norm > 0), (ratio / lr).clamp(max=1), 1.0)
                     g = (g + decay * p) * ratio
-                v = self.state[p].setdefault("momentum", torch.zeros_like(p))
-                v.mul_(group["momentum"]).add_(g)
-                p.sub_(lr * v)
+                if not self.state[p]:
+                    self.state[p]["momentum"] = torch.zeros_like(p)
+                p.sub_(self.state[p]["momentum"].mul_(group["momentum"]).add_(g), alpha=lr)
 
 
 def lr_at(step: int, steps: int, warmup: int = 0) -> float:
@@ -506,10 +511,10 @@ def linear_probe(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
     train, test = (train - mean) / std, (test - mean) / std
     classes = int(y_train.max()) + 1
     held = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)).to(train.device) < max(1, len(train) // 10)
-    weight = torch.zeros(train.shape[1], classes, device=train.device)
-    bias = torch.zeros(classes, device=train.device)
 
-    def fit(x, y, l2):  # from where weight and bias are
+    def fit(x, y, l2, weight, bias):  # from a start, left as it is, to the minimum
+        weight, bias = weight.clone().requires_grad_(), bias.clone().requires_grad_()
+
         def closure():
             solver.zero_grad()
             loss = F.cross_entropy(x @ weight + bias, y) + l2 / 2 * weight.square().sum()
@@ -517,19 +522,18 @@ def linear_probe(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
             return loss
 
         with torch.enable_grad():
-            solver = torch.optim.LBFGS([weight.requires_grad_(), bias.requires_grad_()], max_iter=30, line_search_fn="strong_wolfe")
+            solver = torch.optim.LBFGS([weight, bias], max_iter=30, line_search_fn="strong_wolfe")
             solver.step(closure)
-        return weight.detach().clone(), bias.detach().clone()
+        return weight.detach(), bias.detach()
 
+    start = torch.zeros(train.shape[1], classes, device=train.device), torch.zeros(classes, device=train.device)
     best = -1.0
     for l2 in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5):  # from strong to weak, each from the last one's solution
-        solution = fit(train[~held], y_train[~held], l2)
-        right = ((train[held] @ solution[0] + solution[1]).argmax(1) == y_train[held]).float().mean().item()
-        if right < best:
-            break
-        best, chosen, start = right, l2, solution
-    weight, bias = start
-    weight, bias = fit(train, y_train, chosen)
+        start = fit(train[~held], y_train[~held], l2, *start)
+        right = ((train[held] @ start[0] + start[1]).argmax(1) == y_train[held]).float().mean().item()
+        if right > best:  # of equals the stronger
+            best, chosen, chosen_start = right, l2, start
+    weight, bias = fit(train, y_train, chosen, *chosen_start)
     ranked = (test @ weight + bias).topk(min(5, classes), 1).indices == y_test[:, None]
     return {"lp1": 100 * ranked[:, 0].float().mean().item(), "lp5": 100 * ranked.any(1).float().mean().item(), "l2": chosen}
 
@@ -591,7 +595,7 @@ def interpretability(e: Tensor, labels: dict[str, Tensor]) -> dict[str, float | 
         metrics[key + "cons"] = 100 * (count.amax(0) / count.sum(0)).mean().item() if n else None
         metrics[key + "entropy"] = torch.special.entr(mass / mass.sum(0)).sum(0).mean().item() if n else None
         same = (y[nearest] == y[:, None]).to(e.dtype)
-        metrics |= {f"{key}p_at_{k}": 100 * same[:, :k].mean().item() for k in (1, 3, 5, 10)}
+        metrics |= {f"{key}p_at_{k}": 100 * same[:, :k].mean().item() if k < len(e) else None for k in (1, 3, 5, 10)}
     return metrics
 
 
@@ -599,7 +603,7 @@ def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor]:
     """Every number of the final table, by the same protocol for every method, and the test embeddings e (N, K); draws the
     figures. The model's first two outputs are h (B, d) and e (B, K)."""
     h, e = features(model, data.x_test, run.args.image_size, run.device)
-    kinds = {"": "y", "background_": "background"} if data.y_train is not None else {}
+    kinds = {"": "y", "background_": "background"}
     labels = {key: [t.to(h.device) for t in (getattr(data, f"{kind}_train"), getattr(data, f"{kind}_test"))]
               for key, kind in kinds.items() if getattr(data, f"{kind}_train") is not None}
     metrics = interpretability(e, {key: y_test for key, (_, y_test) in labels.items()})
@@ -640,12 +644,13 @@ def figures(folder: Path, images: Tensor, e: Tensor) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------ plumbing
-def within(low, high=math.inf, kind=float):
-    """An argparse type: a finite number strictly between low and high."""
+def within(low, high=math.inf, kind=float, closed=False):
+    """An argparse type: a finite number between low and high, which are included where `closed`."""
     def parse(text):
         value = kind(text)
-        if not low < value < high:
-            raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}" if high < math.inf else f"{text} is not above {low}")
+        if not (low < value < high or closed and value in (low, high) and abs(value) < math.inf):
+            bounds = f"between {low} and {high}" if high < math.inf else f"{'at least' if closed else 'above'} {low} and finite"
+            raise argparse.ArgumentTypeError(f"{text} is not {bounds}")
         return value
     parse.__name__ = kind.__name__
     return parse
@@ -654,8 +659,8 @@ def within(low, high=math.inf, kind=float):
 class Parser(argparse.ArgumentParser):
     """The flags that all methods share, presets per data set, and errors of one line (exit code 2)."""
 
-    def __init__(self, doc: str):
-        super().__init__(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    def __init__(self, method: str, doc: str):
+        super().__init__(prog=f"{method}.py", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
         add = self.add_argument
         add("--dataset", default="shapes", help="shapes (built in), cifar10, cifar100, stl10, svhn, or a name under --data-root (default: shapes)")
         add("--data-root", default="data", help="folder of the data sets (default: data)")
@@ -664,13 +669,13 @@ class Parser(argparse.ArgumentParser):
         add("--image-size", type=within(7, kind=int), help="side of the views in pixels")
         add("--epochs", type=within(0, kind=int), help="passes over the training images")
         add("--batch-size", type=within(1, kind=int), help="images per step")
-        add("--optimizer", choices=["lars", "adam"])
+        add("--optimizer", choices=["lars", "adam"], help="lars is the papers'")
         add("--lr", type=within(0), help="peak learning rate, not scaled by the batch size")
-        add("--weight-decay", type=within(-1e-12), help="not applied to biases and norms under LARS")
-        add("--min-scale", type=within(0, 1), help="smallest area of a random crop, as a share of the image")
-        add("--blur", type=within(-1e-12, 1.0001), help="probability of Gaussian blur")
-        add("--seed", type=int, default=1)
-        add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+        add("--weight-decay", type=within(0, closed=True), help="not applied to biases and norms under LARS")
+        add("--min-scale", type=within(1e-3, 1, closed=True), help="smallest area of a random crop, as a share of the image")
+        add("--blur", type=within(0, 1, closed=True), help="probability of Gaussian blur")
+        add("--seed", type=within(-1, 2**32, int), default=1, help="of weights, views and the order of the images")
+        add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda, cuda:1, cpu (default: cuda where there is one)")
         add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network; losses are always fp32")
         add("--out", help="run folder (default: runs/<method>-<dataset>-seed<seed>-<time>)")
         add("--eval-only", metavar="CHECKPOINT", help="evaluate a checkpoint.pt; its settings are the defaults")
@@ -688,9 +693,9 @@ class Parser(argparse.ArgumentParser):
         self.set_defaults(**preset)
         args = self.parse_args(argv)
         try:
-            torch.empty(1, device=args.device)
-        except (RuntimeError, AssertionError) as error:
-            raise BadInput(one_line(f"--device {args.device} is not there: {error}"))
+            torch.zeros(1, device=args.device).item()
+        except (RuntimeError, AssertionError, ValueError) as error:
+            raise BadInput(f"--device {args.device} is not there: {error}")
         return args
 
 
@@ -703,7 +708,7 @@ def load_checkpoint(path: str, method: str) -> dict:
         wrong = f"it is a checkpoint of {checkpoint['method']}.py"
     except Exception as error:  # a truncated archive, a foreign pickle, a missing key: each fails in its own way
         wrong = f"{type(error).__name__}: {error}"
-    raise BadInput(one_line(f"{path} cannot be used by {method}.py: {wrong}"))
+    raise BadInput(f"{path} cannot be used by {method}.py: {wrong}")
 
 
 class Run:
@@ -713,12 +718,14 @@ class Run:
         self.method, self.args, self.device, self.seconds = method, args, torch.device(args.device), 0.0
         self.bf16 = args.precision == "bf16" or args.precision == "auto" and has_bf16(self.device)
         self.folder = Path(args.out or f"runs/{method}-{args.dataset}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        torch.set_float32_matmul_precision("high")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            (self.folder / "metrics.jsonl").open("x").close()
+        except OSError as error:
+            raise BadInput(f"--out {self.folder} is taken or cannot be written ({error.strerror}); name a new folder")
         about = dict(method=method, precision_used="bf16" if self.bf16 else "fp32", hardware=hardware(self.device), torch=torch.__version__,
                      torchvision=torchvision.__version__, numpy=np.__version__, python=platform.python_version(), date=time.strftime("%Y-%m-%d"))
         (self.folder / "config.json").write_text(json.dumps(vars(args) | about, indent=1) + "\n")
-        (self.folder / "metrics.jsonl").write_text("")
         print(f"{method} on {args.dataset}, seed {args.seed}, {about['hardware']}, {about['precision_used']} → {self.folder}")
 
     def autocast(self):
@@ -731,7 +738,7 @@ class Run:
             try:
                 return model.load_state_dict(load_checkpoint(path, self.method)["model"])
             except RuntimeError as error:
-                raise BadInput(one_line(f"{path} does not fit these settings: {error}"))
+                raise BadInput(f"{path} does not fit these settings: {error}")
         for epoch in range(1, self.args.epochs + 1):
             self.sums, self.steps, self.images, self.start = {}, 0, 0, time.perf_counter()
             yield epoch
@@ -764,10 +771,11 @@ class Run:
             file.write(json.dumps(record) + "\n")
 
     def save(self, model: nn.Module, backbone: nn.Module) -> None:
-        """checkpoint.pt (for --eval-only) and backbone.pt (plain torchvision keys), each complete or not there."""
+        """checkpoint.pt (for --eval-only) and backbone.pt (for torchvision's ResNet), each complete or not there."""
         config = {k: v for k, v in vars(self.args).items() if k not in ("eval_only", "out", "device", "data_root")}
-        checkpoint = dict(method=self.method, config=config, model=model.state_dict())
-        for name, content in ("checkpoint", checkpoint), ("backbone", backbone.state_dict()):
+        weights = lambda module: {k: v.cpu().contiguous() for k, v in module.state_dict().items()}  # loads on any machine
+        checkpoint = dict(method=self.method, config=config, model=weights(model))
+        for name, content in ("checkpoint", checkpoint), ("backbone", weights(backbone)):
             torch.save(content, self.folder / f"{name}.tmp")
             os.replace(self.folder / f"{name}.tmp", self.folder / f"{name}.pt")
 
@@ -807,8 +815,10 @@ def hardware(device: torch.device) -> str:
     """The GPU's or the processor's name, as far as the system tells, and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    cpu = next((line.split(": ")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "") if os.path.exists("/proc/cpuinfo") else ""
-    return f"{cpu or platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
+    with contextlib.suppress(OSError, TypeError):
+        cpu = re.search("model name\\s*: (.*)", Path("/proc/cpuinfo").read_text())[1]
+        return f"{cpu}, {torch.get_num_threads()} threads"
+    return f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads"
 
 
 def health(z: Tensor) -> dict[str, Tensor]:
@@ -823,8 +833,8 @@ def launch(main) -> None:
     """Run a program's main(); what the user did wrong ends in one line on stderr and exit code 2."""
     try:
         main()
-    except BadInput as error:
-        print(f"{Path(sys.argv[0]).name}: {error}", file=sys.stderr)
+    except (BadInput, OSError, torch.OutOfMemoryError) as error:
+        print(f"{Path(sys.argv[0]).name}: {BadInput(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -30,8 +30,9 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
 
 def nt_xent(z1, z2, temperature):
     """NT-Xent (SimCLR, Eq. 1) in nats of embeddings z1, z2 (N, K), not necessarily normalised: mean over 2N anchors."""
-    z = F.normalize(torch.cat([z1, z2]).float(), dim=1, eps=EPS)  # (2N, K)
-    logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)  # (2N, 2N), cosine / τ, not with itself
+    with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
+        z = F.normalize(torch.cat([z1, z2]).float(), dim=1, eps=EPS)  # (2N, K)
+        logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)  # (2N, 2N), cosine / τ, not with itself
     positive = torch.arange(len(z), device=z.device).roll(len(z1))  # view i's other view
     return F.cross_entropy(logits, positive)
 
@@ -40,7 +41,8 @@ def spectral_loss(z1, z2):
     """Spectral contrastive loss (HaoChen et al. 2021, arXiv 2106.04156) of embeddings z1, z2 (N, K), not normalised:
     −2·mean_i z1_i·z2_i + mean_{i≠j} (z1_i·z2_j)²."""
     n = len(z1)
-    similarity = z1.float() @ z2.float().T  # (N, N)
+    with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
+        similarity = z1.float() @ z2.float().T  # (N, N)
     squares = similarity.square()
     return -2 * similarity.diagonal().mean() + (squares.sum() - squares.diagonal().sum()) / (n * (n - 1))
 
@@ -65,9 +67,9 @@ class SimCLR(nn.Module):
 
 
 def parser():
-    flags = common.Parser(__doc__)
+    flags = common.Parser("simclr", __doc__)
     flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
-    flags.add_argument("--loss", choices=["ntxent", "spectral"], default="ntxent")
+    flags.add_argument("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: HaoChen et al. 2021")
     flags.add_argument("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
     flags.add_argument("--head-hidden", type=common.within(0, kind=int), help="its hidden units (paper: 2048)")
     flags.add_argument("--head-out", type=common.within(0, kind=int), help="its outputs K (paper: 256)")

@@ -465,7 +465,7 @@ def test_evaluation_leaves_the_model_bit_identical(tmp_path, method):
     model = {"simclr": lambda: simclr.SimCLR(backbone, head), "ncl": lambda: ncl.NCL(backbone, head),
              "bayesncl": lambda: bayesncl.BayesNCL(backbone, head, bayesncl.GatingHead(d, 32, 16), 16, ipw=True)}[method]()
     before = {k: v.clone() for k, v in model.state_dict().items()}
-    args = module.parser().parse(module.PRESETS, ["--out", str(tmp_path)])
+    args = module.parser().parse(module.PRESETS, ["--out", str(tmp_path), "--device", "cpu"])
     data = common.load_data("shapes", limit=300)
     data.x_test, data.y_test, data.background_test = data.x_test[:200], data.y_test[:200], data.background_test[:200]
     metrics, e = common.evaluate(common.Run(method, args), data, model)
@@ -745,7 +745,7 @@ def short_runs(tmp_path_factory):
     """Each method for two epochs on 600 images, once; → the run folders."""
     root = tmp_path_factory.mktemp("runs")
     for method in METHODS:
-        program(f"{method}.py", "--epochs", 2, "--limit", 600, "--batch-size", 200, "--out", root / method)
+        program(f"{method}.py", "--epochs", 2, "--limit", 600, "--batch-size", 200, "--device", "cpu", "--out", root / method)
     return root
 
 
@@ -766,7 +766,7 @@ def test_a_run_leaves_its_record(short_runs, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_eval_only_gives_the_same_numbers(short_runs, tmp_path, method):
-    program(f"{method}.py", "--eval-only", short_runs / method / "checkpoint.pt", "--out", tmp_path)
+    program(f"{method}.py", "--eval-only", short_runs / method / "checkpoint.pt", "--device", "cpu", "--out", tmp_path)
     ours, theirs = final(tmp_path), final(short_runs / method)
     timing = {"seconds_train", "images_per_s"}
     assert {k: v for k, v in ours.items() if k not in timing} == {k: v for k, v in theirs.items() if k not in timing}
@@ -774,7 +774,7 @@ def test_eval_only_gives_the_same_numbers(short_runs, tmp_path, method):
 
 def test_same_seed_same_numbers_other_seed_others(short_runs, tmp_path):
     for seed in (1, 2):
-        program("bayesncl.py", "--epochs", 2, "--limit", 600, "--batch-size", 200, "--out", tmp_path / str(seed), "--seed", seed, "--gate", "ste")
+        program("bayesncl.py", "--epochs", 2, "--limit", 600, "--batch-size", 200, "--device", "cpu", "--out", tmp_path / str(seed), "--seed", seed, "--gate", "ste")
     losses = [[json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()[:2]]
               for folder in (short_runs / "bayesncl", tmp_path / "1", tmp_path / "2")]
     assert losses[0] == losses[1] != losses[2]
@@ -806,7 +806,11 @@ def test_unlabelled_arrays_train(tmp_path):
     "simclr.py --epochs many": "--epochs: invalid int value: 'many'",
     "simclr.py --batch-size 1": "--batch-size: 1 is not above 1",
     "simclr.py --limit 100": "--batch-size 256: shapes has 100 training images",
-    "simclr.py --lr nan": "--lr: nan is not above 0",
+    "simclr.py --lr nan": "--lr: nan is not above 0 and finite",
+    "simclr.py --lr inf": "--lr: inf is not above 0 and finite",
+    "simclr.py --blur 1.5": "--blur: 1.5 is not between 0 and 1",
+    "simclr.py --seed 100000000000000000000000": "--seed: 100000000000000000000000 is not between",
+    "simclr.py --out README.md": "--out README.md is taken",
     "ncl.py --temperature 0": "--temperature: 0 is not above 0",
     "ncl.py --topk 300": "--topk 300",
     "ncl.py --activation tanh": "invalid choice: 'tanh'",
