@@ -617,27 +617,32 @@ def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor]:
 
 
 def figures(folder: Path, images: Tensor, e: Tensor) -> None:
-    """Pictures of the embeddings e (N, K) of images (N, 3, H, W): top_images.png ([NCL] Fig. 1: a column per dimension, the
-    10 of largest mean activation, with the images that activate it most) and, with matplotlib, dimensions.png."""
+    """Pictures of the embeddings e (N, K) of images (N, 3, H, W), a column per dimension, the 10 of largest mean activation:
+    top_images.png, the images that activate it most ([NCL] Fig. 1); active_images.png, of all images on which it is active,
+    evenly from the strongest to the weakest, which is what Cons. measures. With matplotlib also dimensions.png."""
     e = F.normalize(e)
-    order = e.abs().mean(0).argsort(descending=True)
-    top = e[:, order[:10]].topk(min(8, len(e)), 0).indices  # (8, 10)
-    grid = torchvision.utils.make_grid(images[top.flatten().to(images.device)].float() / 255, nrow=top.shape[1], pad_value=1)
-    scale = max(1, 64 // images.shape[-1])
-    torchvision.utils.save_image(grid.repeat_interleave(scale, 1).repeat_interleave(scale, 2), folder / "top_images.png")
+    active, order = e.abs() > ACTIVE, e.abs().mean(0).argsort(descending=True)
+    ranked = e[:, order[:10]].abs().argsort(0, descending=True)  # (N, 10)
+    weakest = active[:, order[:10]].sum(0).clamp(min=1) - 1
+    rows = min(8, len(e))
+    spread = ranked.gather(0, (torch.linspace(0, 1, rows)[:, None] * weakest).long())  # (8, 10)
+    for name, chosen in ("top_images", ranked[:rows]), ("active_images", spread):
+        tiles = images[chosen.flatten().to(images.device)].float() / 255
+        grid = torchvision.utils.make_grid(tiles, nrow=chosen.shape[1], pad_value=1)
+        scale = max(1, 64 // images.shape[-1])
+        torchvision.utils.save_image(grid.repeat_interleave(scale, 1).repeat_interleave(scale, 2), folder / f"{name}.png")
     try:
         import matplotlib
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
     except ImportError:
         return print("matplotlib is not installed: dimensions.png is left out")
-    active = e.abs() > ACTIVE
     shown = order[active.any(0)[order]][:64]
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-    picture = left.imshow(correlation(e[:, shown]).abs(), vmin=0, vmax=1, cmap="magma")
+    picture = left.imshow(correlation(e[:, shown]).abs().numpy(), vmin=0, vmax=1, cmap="magma")
     left.set(title=f"correlation of the {len(shown)} most active dimensions", xlabel="dimension", ylabel="dimension")
     figure.colorbar(picture, ax=left)
-    right.hist(active.sum(1), bins=min(50, e.shape[1] + 1), range=(0, e.shape[1]))
+    right.hist(active.sum(1).numpy(), bins=min(50, e.shape[1] + 1), range=(0, e.shape[1]))
     right.set(title="active dimensions per image", xlabel=f"of {e.shape[1]}", ylabel="images")
     figure.savefig(folder / "dimensions.png", dpi=110)
     plt.close(figure)

@@ -184,14 +184,23 @@ def test_malformed_arrays_are_refused_in_one_line(tmp_path, message):
     assert "\n" not in str(error.value)
 
 
+def test_labels_are_numbered_without_gaps(tmp_path):
+    a = arrays()
+    np.savez(tmp_path / "gaps.npz", **a | {"y_train": a["y_train"] * 1_000_000 + 7, "y_test": a["y_test"] * 1_000_000 + 7})
+    data = common.load_data("gaps", tmp_path)
+    assert data.y_train.tolist() == a["y_train"].tolist() and data.y_test.tolist() == a["y_test"].tolist()
+
+
 def test_files_that_are_no_data_are_refused(tmp_path):
+    np.save(tmp_path / "one.npy", arrays()["x_train"])
+    (tmp_path / "one.npy").rename(tmp_path / "single.npz")
     (tmp_path / "text.npz").write_text("hello")
     np.savez(tmp_path / "cut.npz", **arrays())
     (tmp_path / "cut.npz").write_bytes((tmp_path / "cut.npz").read_bytes()[:3000])
     (tmp_path / "mapped").mkdir()
     (tmp_path / "mapped" / "x_train.npy").write_text("hello")
     (tmp_path / "empty" / "train").mkdir(parents=True)
-    for name in ("text", "cut", "mapped", "empty"):
+    for name in ("text", "cut", "mapped", "empty", "single"):
         with pytest.raises(common.BadInput) as error:
             common.load_data(name, tmp_path)
         assert "\n" not in str(error.value)
@@ -522,6 +531,15 @@ def test_spectral_loss_is_the_loop():
     same_with_gradient(simclr.spectral_loss, naive, views())
 
 
+def test_losses_are_float32_inside_anyones_autocast():
+    z1, z2 = views(dtype=torch.float)
+    alpha = torch.rand(7, 5)
+    losses = lambda: [simclr.nt_xent(z1, z2, 0.1), simclr.spectral_loss(z1, z2), bayesncl.bernoulli_kl(alpha, 0.8)]
+    plain = losses()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert all(torch.equal(a, b) and a.dtype == torch.float32 for a, b in zip(plain, losses()))
+
+
 def rotation(K):
     return torch.linalg.qr(torch.randn(K, K, dtype=torch.double))[0]
 
@@ -792,6 +810,12 @@ def test_options_run(tmp_path, command):
     assert math.isfinite(json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["loss"])
 
 
+def test_a_handful_of_test_images_is_enough(tmp_path):
+    np.savez(tmp_path / "few.npz", **arrays(n=64, size=32))
+    program("ncl.py", "--dataset", "few", "--data-root", tmp_path, "--arch", "resnet8", "--epochs", 1, "--batch-size", 32, "--out", tmp_path / "run")
+    assert final(tmp_path / "run")["p_at_10"] is None and final(tmp_path / "run")["p_at_5"] is not None
+
+
 def test_unlabelled_arrays_train(tmp_path):
     a = arrays(n=64, size=32)
     np.savez(tmp_path / "mine.npz", x_train=a["x_train"], x_test=a["x_test"])
@@ -830,6 +854,12 @@ def test_a_checkpoint_of_another_method_is_refused(short_runs, tmp_path):
     (tmp_path / "cut.pt").write_bytes(path.read_bytes()[:20000])
     assert "cannot be used" in program("simclr.py", "--eval-only", tmp_path / "cut.pt", ok=False)
     assert "does not fit these settings" in program("simclr.py", "--eval-only", path, "--head-out", 32, "--out", tmp_path / "o", ok=False)
+
+
+def test_a_run_never_overwrites_another(short_runs):
+    before = (short_runs / "ncl" / "metrics.jsonl").read_bytes()
+    assert "is taken" in program("ncl.py", "--limit", 600, "--out", short_runs / "ncl", ok=False)
+    assert (short_runs / "ncl" / "metrics.jsonl").read_bytes() == before
 
 
 def test_every_flag_is_read():
