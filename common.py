@@ -351,16 +351,17 @@ def adjust_saturation(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue of x (N, 3, H, W) in [0, 1] by shift (N,), in turns. HSV without branches: with value V, chroma C and
-    hue H in sixths, a channel is V − C·clamp(min(k, 4−k), 0, 1), k = (n + H) mod 6, n = 5, 3, 1 for R, G, B."""
+    """Turn the hue of x (N, 3, H, W) in [0, 1] by shift (N,), in turns. HSV without branches: with value V, chroma C and hue
+    h in sixths, R, G, B are V − C + C·clamp(q, 0, 1) with q = |h − 3| − 1, 2 − |h − 2|, 2 − |h − 4|."""
     r, g, b = x.unbind(1)
     value = x.amax(1)
     chroma = value - x.amin(1)
-    safe = torch.where(chroma > 0, chroma, 1)
-    hue = torch.where(value == r, (g - b) / safe, torch.where(value == g, 2 + (b - r) / safe, 4 + (r - g) / safe))
+    scale = 1 / chroma.clamp(min=1e-9)  # a grey pixel has no hue; any will do
+    hue = torch.where(value == r, (g - b) * scale, torch.where(value == g, 2 + (b - r) * scale, 4 + (r - g) * scale))
     hue = hue + 6 * shift.view(-1, 1, 1)
-    k = torch.stack([hue + 5, hue + 3, hue + 1], 1).remainder(6)
-    return value[:, None] - chroma[:, None] * torch.minimum(k, 4 - k).clamp(0, 1)
+    hue = hue - 6 * (hue / 6).floor()  # modulo 6
+    q = torch.stack([(hue - 3).abs() - 1, 2 - (hue - 2).abs(), 2 - (hue - 4).abs()], 1).clamp_(0, 1)
+    return torch.addcmul((value - chroma)[:, None], chroma[:, None], q)
 
 
 ADJUST = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
@@ -384,28 +385,27 @@ def augment(x: Tensor, size: int, min_scale=0.08, jitter=(0.8, 0.8, 0.8, 0.2), b
     """One random view (N, 3, size, size) float32 in [0, 1] of images x (N, 3, H, W) uint8: SimCLR's augmentations.
 
     RandomResizedCrop(min_scale to 1), flip 0.5, ColorJitter(brightness, contrast, saturation, hue) with probability 0.8,
-    grey 0.2, blur and solarize with the given probabilities. Parameters are drawn per sample; the order of the four
-    colour operators is drawn per eighth of the batch, which leaves every sample's own order uniform.
+    grey 0.2, blur and solarize with the given probabilities. Every parameter is drawn per image, but for the order of the
+    four colour operators: that is drawn per part of the batch (an eighth, which stays in a CPU's cache; a quarter on a GPU).
     """
-    n, _, h, w = x.shape
-    chance = lambda p: torch.rand(n, device=x.device) < p
-    x = resized_crop(x.float() / 255, *random_boxes(n, h, w, min_scale, x.device), size, flip=chance(0.5))
-    strength = torch.tensor(jitter, device=x.device) * chance(0.8)[:, None]  # 0 changes nothing
-    factors = torch.empty(n, 4, device=x.device).uniform_(-1, 1) * strength
-    factors[:, :3] = (1 + factors[:, :3]).clamp(min=0)
     parts = []
-    for part, factor in zip(x.chunk(8), factors.chunk(8)):
+    for x in x.chunk(8 if x.device.type == "cpu" else 4):
+        n, _, h, w = x.shape
+        chance = lambda p: torch.rand(n, device=x.device) < p
+        where = lambda p, new, old: torch.where(chance(p).view(-1, 1, 1, 1), new, old)
+        x = resized_crop(x.float() / 255, *random_boxes(n, h, w, min_scale, x.device), size, flip=chance(0.5))
+        strength = torch.tensor(jitter, device=x.device) * chance(0.8)[:, None]  # 0 changes nothing
+        factor = torch.empty(n, 4, device=x.device).uniform_(-1, 1) * strength
+        factor[:, :3] = (1 + factor[:, :3]).clamp(min=0)
         for k in torch.randperm(4).tolist():
-            part = ADJUST[k](part, factor[:, k])
-        parts.append(part)
-    x = torch.cat(parts)
-    x = torch.where(chance(0.2).view(-1, 1, 1, 1), grayscale(x), x)
-    if blur:
-        blurred = gaussian_blur(x, torch.empty(n, device=x.device).uniform_(0.1, 2.0), kernel=max(3, size // 20 * 2 + 1))
-        x = torch.where(chance(blur).view(-1, 1, 1, 1), blurred, x)
-    if solarize:
-        x = torch.where(chance(solarize).view(-1, 1, 1, 1) & (x >= 0.5), 1 - x, x)
-    return x
+            x = ADJUST[k](x, factor[:, k])
+        x = where(0.2, grayscale(x), x)
+        if blur:
+            x = where(blur, gaussian_blur(x, torch.empty(n, device=x.device).uniform_(0.1, 2.0), max(3, size // 20 * 2 + 1)), x)
+        if solarize:
+            x = where(solarize, torch.where(x >= 0.5, 1 - x, x), x)
+        parts.append(x)
+    return torch.cat(parts)
 
 
 def normalise(x: Tensor) -> Tensor:
@@ -517,7 +517,7 @@ def linear_probe(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
 
         def closure():
             solver.zero_grad()
-            loss = F.cross_entropy(x @ weight + bias, y) + l2 / 2 * weight.square().sum()
+            loss = F.cross_entropy(F.linear(x, weight, bias), y) + l2 / 2 * weight.square().sum()
             loss.backward()
             return loss
 
@@ -526,15 +526,15 @@ def linear_probe(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
             solver.step(closure)
         return weight.detach(), bias.detach()
 
-    start = torch.zeros(train.shape[1], classes, device=train.device), torch.zeros(classes, device=train.device)
-    best = -1.0
+    start = torch.zeros(classes, train.shape[1], device=train.device), torch.zeros(classes, device=train.device)
+    best, x_kept, y_kept = -1.0, train[~held], y_train[~held]
     for l2 in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5):  # from strong to weak, each from the last one's solution
-        start = fit(train[~held], y_train[~held], l2, *start)
-        right = ((train[held] @ start[0] + start[1]).argmax(1) == y_train[held]).float().mean().item()
+        start = fit(x_kept, y_kept, l2, *start)
+        right = (F.linear(train[held], *start).argmax(1) == y_train[held]).float().mean().item()
         if right > best:  # of equals the stronger
             best, chosen, chosen_start = right, l2, start
     weight, bias = fit(train, y_train, chosen, *chosen_start)
-    ranked = (test @ weight + bias).topk(min(5, classes), 1).indices == y_test[:, None]
+    ranked = F.linear(test, weight, bias).topk(min(5, classes), 1).indices == y_test[:, None]
     return {"lp1": 100 * ranked[:, 0].float().mean().item(), "lp5": 100 * ranked.any(1).float().mean().item(), "l2": chosen}
 
 
@@ -731,7 +731,7 @@ class Run:
         about = dict(method=method, precision_used="bf16" if self.bf16 else "fp32", hardware=hardware(self.device), torch=torch.__version__,
                      torchvision=torchvision.__version__, numpy=np.__version__, python=platform.python_version(), date=time.strftime("%Y-%m-%d"))
         (self.folder / "config.json").write_text(json.dumps(vars(args) | about, indent=1) + "\n")
-        print(f"{method} on {args.dataset}, seed {args.seed}, {about['hardware']}, {about['precision_used']} → {self.folder}")
+        print(f"{method} on {args.dataset}, seed {args.seed}, {about['hardware']}, {about['precision_used']}: {self.folder}")
 
     def autocast(self):
         """bf16 for the network where the hardware is good at it (or --precision says so), else nothing."""
@@ -763,8 +763,8 @@ class Run:
         if not math.isfinite(means["loss"]):
             print(f"{self.method}: the loss is {means['loss']} in epoch {epoch}; try a smaller --lr", file=sys.stderr)
             sys.exit(3)
-        line = f"epoch {epoch}/{self.args.epochs}  " + "  ".join(f"{key} {value:.4g}" for key, value in means.items())
-        line += f"  {self.images / seconds:.0f} images/s  {(self.args.epochs - epoch) * self.seconds / epoch:.0f} s left"
+        line = f"epoch {epoch}/{self.args.epochs}  {(self.args.epochs - epoch) * self.seconds / epoch:.0f} s left  {self.images / seconds:.0f} images/s  "
+        line += "  ".join(f"{key} {value:.4g}" for key, value in means.items())
         if sys.stdout.isatty():  # one line that rewrites itself
             print(f"\r\x1b[K{line[:shutil.get_terminal_size().columns - 1]}", end="" if epoch < self.args.epochs else "\n", flush=True)
         else:
@@ -793,8 +793,9 @@ class Run:
               "on a\nheld-out tenth of the training set; NN: cosine on the same features; the rest: embeddings. All on the test set.")
 
 
-COLUMNS = {"LP@1": "lp1", "LP@5": "lp5", "5-NN": "knn5", "200-NN": "knn200", "Cons.": "cons", "H_s": "entropy", "P@1": "p_at_1",
-           "P@10": "p_at_10", "Act.": "act", "live": "live_dims", "Corr.": "corr"}
+COLUMNS = {"LP@1": ("lp1", ".1f"), "LP@5": ("lp5", ".1f"), "5-NN": ("knn5", ".1f"), "200-NN": ("knn200", ".1f"), "Cons.": ("cons", ".1f"),
+           "H_s": ("entropy", ".3f"), "P@1": ("p_at_1", ".1f"), "P@10": ("p_at_10", ".1f"), "Act.": ("act", ".3f"), "live": ("live_dims", ".0f"),
+           "Corr.": ("corr", ".3f")}
 
 
 def table(method: str, metrics: dict) -> list[str]:
@@ -802,9 +803,8 @@ def table(method: str, metrics: dict) -> list[str]:
     rows = [[method, *COLUMNS], ["-" * 10, *["-" * 6] * len(COLUMNS)]]
     for label, prefix in {"class": "", "background": "background_"}.items():
         if not prefix or prefix + "cons" in metrics:
-            values = [(metrics.get(prefix + key), ".0f" if key == "live_dims" else ".3f" if key in ("act", "corr", "entropy") else ".1f")
-                      for key in COLUMNS.values()]
-            rows.append([label, *("n/a" if value is None else format(value, form) for value, form in values)])
+            row = [(metrics.get(prefix + key, "" if prefix else None), digits) for key, digits in COLUMNS.values()]
+            rows.append([label, *("n/a" if v is None else "" if v == "" else format(v, digits) for v, digits in row)])
     return ["| " + " | ".join(cell.rjust(len(rule)) for cell, rule in zip(row, rows[1])) + " |" for row in rows]
 
 
@@ -847,16 +847,15 @@ def launch(main) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- benchmark
 def seconds(call, repeat=5) -> float:
-    """Median wall time of call(), after one call to warm up."""
-    call()
+    """Median wall time of call() over `repeat` calls, after as many to warm up."""
     times = []
-    for _ in range(repeat):
+    for _ in range(2 * repeat):
         start = time.perf_counter()
         call()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return float(np.median(times))
+    return float(np.median(times[repeat:]))
 
 
 def peer_augmentations(images: Tensor) -> dict:
@@ -886,10 +885,9 @@ def benchmark(device: torch.device, peers: bool) -> None:
     """Print what this machine does per second in each part of a run; with peers, ratios against other libraries."""
     print(f"{hardware(device)}, torch {torch.__version__}, torchvision {torchvision.__version__}")
     images = torch.from_numpy(shapes(256, 10)["x_train"]).to(device)
-    ours = seconds(lambda: augment(images, 32))
-    print(f"augmentation, 256 images of 32 px: {256 / ours:8.0f} views/s")
+    print(f"augmentation, 256 images of 32 px: {256 / seconds(lambda: augment(images, 32), 50):8.0f} views/s")
     for name, call in peer_augmentations(images.cpu()).items() if peers else ():
-        theirs = seconds(call, 3)
+        theirs, ours = seconds(call), seconds(lambda: augment(images, 32), 20)  # one after the other
         print(f"    {name:20} {256 / theirs:8.0f} views/s; ours is {theirs / ours:.1f} times as fast")
     for arch in ("resnet8", "resnet20", "resnet18"):
         for bf16 in (False, True)[: 1 + has_bf16(device)]:
@@ -904,12 +902,13 @@ def benchmark(device: torch.device, peers: bool) -> None:
                 (h1 - h2).float().square().mean().backward()
                 optimizer.step()
 
-            print(f"training step, {arch}, {'bf16' if bf16 else 'fp32'}, batch 256: {256 / seconds(step, 3):8.0f} images/s")
-    h, y = torch.randn(60000, 512, device=device), torch.randint(100, (60000,), device=device)
-    h[torch.arange(60000), y] += 3
-    train, test = (h[:50000], y[:50000]), (h[50000:], y[50000:])
-    print(f"linear probe, 50,000 × 512, 100 classes: {seconds(lambda: linear_probe(*train, *test), 1):.2f} s")
-    print(f"kNN, the same: {seconds(lambda: knn_accuracy(*train, *test), 1):.2f} s")
+            print(f"training step, {arch}, {'bf16' if bf16 else 'fp32'}, batch 256: {256 / seconds(step, 2):8.0f} images/s")
+    for classes in (10, 100):
+        h, y = torch.randn(60000, 512, device=device), torch.randint(classes, (60000,), device=device)
+        h[torch.arange(60000), y] += 3
+        train, test = (h[:50000], y[:50000]), (h[50000:], y[50000:])
+        print(f"linear probe, 50,000 × 512, {classes} classes: {seconds(lambda: linear_probe(*train, *test), 1):.1f} s")
+    print(f"kNN, the same: {seconds(lambda: knn_accuracy(*train, *test), 1):.1f} s")
     e = torch.randn(10000, 256, device=device).relu()
     print(f"interpretability, 10,000 × 256: {seconds(lambda: interpretability(e, {'': test[1]}), 1):.2f} s")
 
