@@ -144,6 +144,7 @@ def cost(backbone, head, gating, size, device):
 
 
 def parser():
+    """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
     flags = common.Parser("bayesncl", __doc__)
     flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
     flags.add_argument("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")

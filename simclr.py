@@ -75,6 +75,7 @@ class SimCLR(nn.Module):
 
 
 def parser():
+    """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
     flags = common.Parser("simclr", __doc__)
     flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
     flags.add_argument("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: HaoChen et al. 2021")
