@@ -140,7 +140,8 @@ def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
         a = a[..., None] if a.ndim == 3 else a  # grey without a channel axis
         if a.ndim != 4 or len(a) < 2 or 0 in a.shape or not {a.shape[1], a.shape[3]} & {1, 3}:
             raise BadInput(f"{name}: {key} has shape {a.shape}; needed are two or more images as (N, H, W, 3), (N, 3, H, W) or grey")
-        with warnings.catch_warnings(action="ignore"):  # a read-only map: nothing here writes to images
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about a read-only map: nothing here writes to images
             x = torch.from_numpy(a)
         x = x.permute(0, 3, 1, 2) if a.shape[3] in (1, 3) else x  # a view: no byte moves
         tensors[key] = x.expand(-1, 3, -1, -1)
