@@ -51,7 +51,7 @@ def nt_xent(z1, z2, temperature):
 
 
 def non_negative(z, kind):
-    """σ₊ ([NCL] Section 3.1), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
+    """σ₊ ([NCL]), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
     is off can come back. leaky_relu and gelu go slightly below 0; none returns z and gives SimCLR back."""
     if kind == "rep_relu":
         soft = F.gelu(z)

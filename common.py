@@ -97,7 +97,7 @@ def load_data(name: str, root="data", image_size: int | None = None, limit: int 
         arrays = read_arrays(download(name, root))
     else:
         here = {p.stem for p in root.glob("*.npz")} | {p.parent.name for p in [*root.glob("*/x_train.npy"), *root.glob("*/train")]}
-        known = sorted({"shapes", *DOWNLOADS, *here} - {f"{known}.part" for known in DOWNLOADS})
+        known = sorted({"shapes", *DOWNLOADS, *here} - {f"{n}.part" for n in DOWNLOADS})
         near = difflib.get_close_matches(name, known, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise BadInput(f"no data set '{name}': {hint}there are {', '.join(known)}; your own goes to {archive} or {folder}/")

@@ -3,8 +3,8 @@ dimension a cluster.
 
     z⁺ = σ₊(z) ≥ 0,   L = NT-Xent(z⁺ / ‖z⁺‖)
 
-Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459, Section 3. With the spectral loss
-the minimisers are the non-negative matrix factorisations of the normalised co-occurrence matrix (Theorem 2; test_all.py).
+Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459. Minimising the spectral loss
+this way is a non-negative matrix factorisation of the normalised co-occurrence matrix (a theorem; test_all.py checks it).
 
     python ncl.py                                        the built-in data set, on a laptop
     python ncl.py --dataset cifar100 --epochs 200        the papers' NCL row
@@ -56,7 +56,7 @@ def spectral_loss(z1, z2):
 
 
 def non_negative(z, kind):
-    """σ₊ ([NCL] Section 3.1), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
+    """σ₊ ([NCL]), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
     is off can come back. leaky_relu and gelu go slightly below 0; none returns z and gives SimCLR back."""
     if kind == "rep_relu":
         soft = F.gelu(z)
@@ -71,7 +71,7 @@ def keep_topk(z, k):
 
 
 def feature_selection(e, y):
-    """[NCL] Section 5.2: rank the dimensions of e (N, K) by mean activation, keep the first m, retrieve with those alone.
+    """Feature selection ([NCL]): rank the dimensions of e (N, K) by mean activation, keep the first m, retrieve with those alone.
     → {"p_at_10_top_<m>": %} for m = K/8, K/4, K/2, K; nothing without labels y (N,)."""
     order = F.normalize(e).abs().mean(0).argsort(descending=True)
     scores = {}
