@@ -617,6 +617,17 @@ def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor]:
     return metrics, e
 
 
+def pyplot(otherwise: str):
+    """matplotlib.pyplot for drawing to files; where it is not installed, None and a line that says what happens otherwise."""
+    try:
+        import matplotlib
+        matplotlib.use("Agg")
+        import matplotlib.pyplot
+        return matplotlib.pyplot
+    except ImportError:
+        print(f"matplotlib is not installed: {otherwise}")
+
+
 def figures(folder: Path, images: Tensor, e: Tensor) -> None:
     """Pictures of the embeddings e (N, K) of images (N, 3, H, W), a column per dimension, the 10 of largest mean activation:
     top_images.png, the images that activate it most ([NCL] Fig. 1); active_images.png, of all images on which it is active,
@@ -632,12 +643,8 @@ def figures(folder: Path, images: Tensor, e: Tensor) -> None:
         grid = torchvision.utils.make_grid(tiles, nrow=chosen.shape[1], pad_value=1)
         scale = max(1, 64 // images.shape[-1])
         torchvision.utils.save_image(grid.repeat_interleave(scale, 1).repeat_interleave(scale, 2), folder / f"{name}.png")
-    try:
-        import matplotlib
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError:
-        return print("matplotlib is not installed: dimensions.png is left out")
+    if not (plt := pyplot("dimensions.png is left out")):
+        return
     shown = order[active.any(0)[order]][:64]
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
     picture = left.imshow(correlation(e[:, shown]).abs().numpy(), vmin=0, vmax=1, cmap="magma")
@@ -662,11 +669,31 @@ def within(low, high=math.inf, kind=float, closed=False):
     return parse
 
 
-class Parser(argparse.ArgumentParser):
-    """The flags that all methods share, presets per data set, and errors of one line (exit code 2)."""
+class BareParser(argparse.ArgumentParser):
+    """--device, --out, and errors of one line (exit code 2): the flags that every program of this repository has."""
+
+    def __init__(self, method: str, doc: str, out: str):
+        super().__init__(prog=f"{method}.py", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        self.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda, cuda:1, cpu (default: cuda where there is one)")
+        self.add_argument("--out", help=f"run folder (default: {out})")
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
+
+    def parse_args(self, argv=None, namespace=None):
+        args = super().parse_args(argv, namespace)
+        try:
+            torch.zeros(1, device=args.device).item()
+        except (RuntimeError, AssertionError, ValueError) as error:
+            raise BadInput(f"--device {args.device} is not there: {error}")
+        return args
+
+
+class Parser(BareParser):
+    """The flags that all image methods share, and presets per data set."""
 
     def __init__(self, method: str, doc: str):
-        super().__init__(prog=f"{method}.py", description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+        super().__init__(method, doc, "runs/<method>-<dataset>-seed<seed>-<time>")
         add = self.add_argument
         add("--dataset", default="shapes", help="shapes (built in), cifar10, cifar100, stl10, svhn, or a name under --data-root (default: shapes)")
         add("--data-root", default="data", help="folder of the data sets (default: data)")
@@ -681,13 +708,8 @@ class Parser(argparse.ArgumentParser):
         add("--min-scale", type=within(1e-3, 1, closed=True), help="smallest area of a random crop, as a share of the image")
         add("--blur", type=within(0, 1, closed=True), help="probability of Gaussian blur")
         add("--seed", type=within(-1, 2**32, int), default=1, help="of weights, views and the order of the images")
-        add("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda, cuda:1, cpu (default: cuda where there is one)")
         add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network; losses are always fp32")
-        add("--out", help="run folder (default: runs/<method>-<dataset>-seed<seed>-<time>)")
         add("--eval-only", metavar="CHECKPOINT", help="evaluate a checkpoint.pt; its settings are the defaults")
-
-    def error(self, message):
-        self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
 
     def parse(self, presets: dict[str, dict], argv=None) -> argparse.Namespace:
         """Flags over the data set's preset (cifar100's for a data set without its own) over a checkpoint's settings."""
@@ -697,12 +719,7 @@ class Parser(argparse.ArgumentParser):
         else:
             preset = presets.get(known.dataset, presets["cifar100"])
         self.set_defaults(**preset)
-        args = self.parse_args(argv)
-        try:
-            torch.zeros(1, device=args.device).item()
-        except (RuntimeError, AssertionError, ValueError) as error:
-            raise BadInput(f"--device {args.device} is not there: {error}")
-        return args
+        return self.parse_args(argv)
 
 
 def load_checkpoint(path: str, method: str) -> dict:
@@ -717,21 +734,29 @@ def load_checkpoint(path: str, method: str) -> dict:
     raise BadInput(f"{path} cannot be used by {method}.py: {wrong}")
 
 
+def new_folder(path: str | Path, settings: dict, device: torch.device) -> tuple[Path, dict]:
+    """A run folder that nobody has used, with config.json: the settings and where they ran, returned as well."""
+    folder = Path(path)
+    about = settings | dict(hardware=hardware(device), torch=torch.__version__, torchvision=torchvision.__version__, numpy=np.__version__,
+                            python=platform.python_version(), date=time.strftime("%Y-%m-%d"))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with open(folder / "config.json", "x") as file:
+            file.write(json.dumps(about, indent=1) + "\n")
+    except OSError as error:
+        raise BadInput(f"--out {folder} is taken or cannot be written ({error.strerror}); name a new folder")
+    return folder, about
+
+
 class Run:
     """One training run: device, precision, seed, run folder and what is printed. The loop itself is the method's."""
 
     def __init__(self, method: str, args: argparse.Namespace):
         self.method, self.args, self.device, self.seconds = method, args, torch.device(args.device), 0.0
         self.bf16 = args.precision == "bf16" or args.precision == "auto" and has_bf16(self.device)
-        self.folder = Path(args.out or f"runs/{method}-{args.dataset}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            (self.folder / "metrics.jsonl").open("x").close()
-        except OSError as error:
-            raise BadInput(f"--out {self.folder} is taken or cannot be written ({error.strerror}); name a new folder")
-        about = dict(method=method, precision_used="bf16" if self.bf16 else "fp32", hardware=hardware(self.device), torch=torch.__version__,
-                     torchvision=torchvision.__version__, numpy=np.__version__, python=platform.python_version(), date=time.strftime("%Y-%m-%d"))
-        (self.folder / "config.json").write_text(json.dumps(vars(args) | about, indent=1) + "\n")
+        name = args.out or f"runs/{method}-{args.dataset}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+        self.folder, about = new_folder(name, vars(args) | dict(method=method, precision_used="bf16" if self.bf16 else "fp32"), self.device)
+        (self.folder / "metrics.jsonl").touch()
         print(f"{method} on {args.dataset}, seed {args.seed}, {about['hardware']}, {about['precision_used']}: {self.folder}")
 
     def autocast(self):
@@ -789,7 +814,7 @@ class Run:
         """Write the final record, print the table and the protocol behind it."""
         rates = [json.loads(line)["images_per_s"] for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
         self.write(event="final", **metrics, seconds_train=self.seconds, images_per_s=float(np.median(rates)) if rates else None)
-        print("\n".join(table(self.method, metrics)))
+        print(table(self.method, metrics))
         print(f"{self.args.epochs} epochs, {self.args.arch}, {self.seconds:.0f} s of training. LP: logistic regression on frozen backbone features, its L2 chosen "
               "on a\nheld-out tenth of the training set; NN: cosine on the same features; the rest: embeddings. All on the test set.")
 
@@ -799,14 +824,21 @@ COLUMNS = {"LP@1": ("lp1", ".1f"), "LP@5": ("lp5", ".1f"), "5-NN": ("knn5", ".1f
            "Corr.": ("corr", ".3f")}
 
 
-def table(method: str, metrics: dict) -> list[str]:
-    """The final record as lines of an aligned Markdown table: a row for the class label, one for the background if there is one."""
-    rows = [[method, *COLUMNS], ["-" * 10, *["-" * 6] * len(COLUMNS)]]
+def markdown(rows: list[list[str]]) -> str:
+    """An aligned Markdown table; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    return "\n".join("| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths)) + " |"
+                     for row in (rows[0], ["-" * width for width in widths], *rows[1:]))
+
+
+def table(method: str, metrics: dict) -> str:
+    """The final record as a Markdown table: a row for the class label, one for the background if there is one."""
+    rows = [[method, *COLUMNS]]
     for label, prefix in {"class": "", "background": "background_"}.items():
         if not prefix or prefix + "cons" in metrics:
             row = [(metrics.get(prefix + key, "" if prefix else None), digits) for key, digits in COLUMNS.values()]
             rows.append([label, *("n/a" if v is None else "" if v == "" else format(v, digits) for v, digits in row)])
-    return ["| " + " | ".join(cell.rjust(len(rule)) for cell, rule in zip(row, rows[1])) + " |" for row in rows]
+    return markdown(rows)
 
 
 def has_bf16(device: torch.device) -> bool:
