@@ -95,72 +95,70 @@ def nt_xent(z: Tensor, temperature: Tensor) -> Tensor:
 
 
 class NTXent(torch.autograd.Function):
-    """nt_xent with its gradient by hand. E = exp((zᵀz − 1)/τ) is symmetric, so that with row sums s
-    ∂L/∂z = (E z/s + (E z)/s − 2 z⁺) / (2B τ) needs one product with E, which is the only large matrix kept."""
+    """nt_xent with its gradient by hand: with E = exp((zᵀz − 1)/τ), its diagonal set to 0, and s its row sums,
+    ∂L/∂z_i = (Σ_j E_ij (1/s_i + 1/s_j) z_j − 2 z_i⁺) / (2B τ). Few replicas at a time, in two buffers that stay in the cache."""
 
     @staticmethod
     def forward(context, z, temperature):
-        R, _, views = z.shape
-        E = torch.baddbmm((-1 / temperature).expand(R, 1, 1), z.mT, z / temperature).exp_()  # (R, 2B, 2B)
-        E.diagonal(dim1=1, dim2=2).zero_()
-        s = E.sum(1, keepdim=True)  # (R, 1, 2B)
-        context.save_for_backward(z, temperature, E, s)
-        positive = (z * z.roll(views // 2, 2)).sum(1, keepdim=True)  # (R, 1, 2B), cosine with the other view
-        return (s.log() + (1 - positive) / temperature).mean((1, 2))
+        views, losses, gradients = z.shape[2], [], []
+        few = max(1, 2**21 // views**2)
+        buffers = z.new_empty(2, min(few, len(z)), views, views)
+        for z, t in zip(z.split(few), temperature.split(few)):
+            E, weight = buffers[:, :len(z)]  # (few, 2B, 2B) each
+            ones = torch.ones_like(z[:, :1])  # one more row makes the product (zᵀz − 1)/τ, whose exp cannot overflow
+            torch.bmm(torch.cat([z, -ones], 1).mT, torch.cat([z, ones], 1) / t, out=E).exp_()
+            E.diagonal(dim1=1, dim2=2).zero_()
+            s = E.sum(1, keepdim=True)  # (few, 1, 2B)
+            positive = z.roll(views // 2, 2)
+            losses.append((s.log() + (1 - (z * positive).sum(1, keepdim=True)) / t).mean((1, 2)))
+            torch.add(1 / s, 1 / s.mT, out=weight)
+            gradients.append((z @ E.mul_(weight) - 2 * positive) / (views * t))
+        context.save_for_backward(torch.cat(gradients))
+        return torch.cat(losses)
 
     @staticmethod
     def backward(context, upstream):
-        z, temperature, E, s = context.saved_tensors
-        views, K = z.shape[2], z.shape[1]
-        both = torch.cat([z, z / s], dim=1) @ E  # (R, 2K, 2B)
-        gradient = both[:, :K] / s + both[:, K:] - 2 * z.roll(views // 2, 2)
-        return gradient * (upstream[:, None, None] / (views * temperature)), None
+        return upstream[:, None, None] * context.saved_tensors[0], None
 
 
 def cosine(u: Tensor, v: Tensor) -> Tensor:
     """Mean over the batch of cos(u, v), (R,), of u, v (R, K, B)."""
-    return F.cosine_similarity(u, v, dim=1, eps=1e-6).mean(1)
+    return ((u * v).sum(1) / (u.square().sum(1) * v.square().sum(1)).clamp(min=1e-12).sqrt()).mean(1)
+
+
+def unit(h: Tensor) -> Tensor:
+    """h (R, K, B) with columns of norm 1. (F.normalize over dimension 1 is slow on a CPU.)"""
+    return h / h.square().sum(1, keepdim=True).clamp(min=1e-12).sqrt()
 
 
 def srelu(v: Tensor, b: Tensor) -> Tensor:
-    """Symmetric ReLU (Eq. 14): v moved by b ≥ 0 towards 0, and 0 where |v| ≤ b. The definition: SReLU computes the same."""
+    """Symmetric ReLU (Eq. 14): v moved by b ≥ 0 towards 0, and 0 where |v| ≤ b."""
     return F.relu(v - b) - F.relu(-v - b)
-
-
-class SReLU(torch.autograd.Function):
-    """srelu of v (R, m, B) and b (R, m, 1) ≥ 0 with its gradient by hand."""
-
-    @staticmethod
-    def forward(context, v, b):
-        out = v - v.clamp(-b, b)
-        context.save_for_backward(out)
-        return out
-
-    @staticmethod
-    def backward(context, upstream):
-        sign = context.saved_tensors[0].sign()
-        gradient = upstream * sign
-        return gradient * sign, -gradient.sum(2, keepdim=True)
 
 
 # ------------------------------------------------------------------------------------------------------------ networks
 class Encoder(nn.Module):
     """R encoders a (R, p, B) → φ(BN(W a)) (R, m, B); `layers` holds their weights (R, m, p), (R, m, m), …"""
 
-    def __init__(self, layers: list[Tensor], bias: float, batch_norm: bool):
+    def __init__(self, layers: list[Tensor], bias: float, batch_norm: bool, normalise: str):
         super().__init__()
-        self.layers, self.batch_norm = nn.ParameterList(layers), batch_norm
+        self.layers, self.batch_norm, self.normalise = nn.ParameterList(layers), batch_norm, normalise
         self.b = nn.Parameter(torch.full_like(layers[-1][:, :, :1], bias))  # (R, m, 1)
+        self.project()
 
-    def forward(self, a):
-        for W in self.layers:
-            a = W @ a
-        if self.batch_norm:  # over the batch, of every neuron of every replica
-            R, m, B = a.shape
-            a = F.batch_norm(a.reshape(1, R * m, B), None, None, training=True).view(R, m, B)
-        return SReLU.apply(a, self.b)
+    def read(self, a: Tensor) -> tuple[Tensor, Tensor | None]:
+        """What forward needs of a batch (R, p, B): for batch normalisation the batch, centred, and its covariance (R, p, p)."""
+        if not self.batch_norm:
+            return a, None
+        a = a - a.mean(2, keepdim=True)
+        return a, a @ a.mT / a.shape[2]
 
-    @torch.no_grad()
+    def forward(self, a, covariance):
+        W = self.W()
+        if self.batch_norm:  # all before φ is linear, so the variance of a neuron over the batch is w Cov(a) wᵀ
+            W = W / ((W @ covariance * W).sum(2, keepdim=True) + 1e-5).sqrt()
+        return srelu(W @ a, self.b)
+
     def W(self) -> Tensor:
         """What the linear maps do together, (R, m, p)."""
         W = self.layers[0]
@@ -169,12 +167,12 @@ class Encoder(nn.Module):
         return W
 
     @torch.no_grad()
-    def project(self, normalise: str) -> None:
+    def project(self) -> None:
         """Back into the allowed set after a step: b ≥ 0, and rows or columns of norm 1."""
         self.b.clamp_(min=0)
-        if normalise != "none":
+        if self.normalise != "none":
             for W in self.layers:
-                W.copy_(F.normalize(W, dim=2 if normalise == "rows" else 1))
+                W.copy_(F.normalize(W, dim=2 if self.normalise == "rows" else 1))
 
 
 def warm_columns(kind: str, m: int, d: int, random: torch.Generator) -> Tensor:
@@ -185,14 +183,6 @@ def warm_columns(kind: str, m: int, d: int, random: torch.Generator) -> Tensor:
     if kind == "covered":
         columns[torch.randperm(m, generator=random)[:d]] = torch.arange(d)
     return columns
-
-
-def descend(loss: Tensor, weights: list[Tensor], lr: Tensor) -> None:
-    """A step of plain SGD on every replica's own loss (R,) with its own learning rate (R, 1, 1)."""
-    gradients = torch.autograd.grad(loss.sum(), weights)
-    with torch.no_grad():
-        for weight, gradient in zip(weights, gradients):
-            weight -= lr * gradient
 
 
 # ------------------------------------------------------------------------------------------------------------- metrics
@@ -207,92 +197,101 @@ def support_recovery(W: Tensor, M: Tensor, x: Tensor, z: Tensor) -> tuple[Tensor
     unit = F.normalize(W, dim=2)
     match = (unit @ F.normalize(M, dim=1)).abs().argmax(1)  # (R, d)
     fires = (torch.take_along_dim(unit, match[:, :, None], 1) @ x).abs() > 0.5  # (R, d, n)
-    return tuple((fires & where).sum((1, 2)) / where.sum((1, 2)) for where in (z != 0, z == 0))
+    return tuple((fires & where).sum((1, 2)) / where.sum((1, 2)).clamp(min=1) for where in (z != 0, z == 0))
 
 
 def collapse(h: Tensor) -> tuple[Tensor, Tensor]:
     """Of embeddings h (R, m, n): spread, the mean standard deviation of h/‖h‖ times sqrt(m) (1 healthy, 0 collapsed), and the
     effective rank of their covariance, exp of the entropy of its normalised eigenvalues; (R,) each."""
-    h = F.normalize(h, dim=1, eps=1e-6)
-    spread = h.std(2).mean(1) * h.shape[1] ** 0.5
+    h = unit(h)
     centred = h - h.mean(2, keepdim=True)
+    spread = centred.square().mean(2).sqrt().mean(1) * h.shape[1] ** 0.5
     share = torch.linalg.eigvalsh(centred @ centred.mT).clamp(min=1e-12)
     share = share / share.sum(1, keepdim=True)
     return spread, (-share * share.log()).sum(1).exp()
 
 
 # ------------------------------------------------------------------------------------------------------------ training
-def train(s: SimpleNamespace, device="cpu") -> tuple[list[dict], dict[str, np.ndarray]]:
+def train(s: SimpleNamespace, device="cpu", records=30) -> tuple[list[dict], dict[str, np.ndarray]]:
     """Train all replicas of setting `s`, every seed with every combination of the swept factors, as one program.
 
     Returns the replicas (dicts of seed and swept factors) and curves: "epoch" (T,), and (T, R) each of min, median and max
     (of max_cosine), loss (of the epoch that ended; NaN at the start), recovered, false_firings, spread, rank."""
     replicas = [dict(zip(("seed", *SWEPT), values), uncovered="") for values in
                 itertools.product(range(1, s.seeds + 1), *(getattr(s, factor) for factor in SWEPT))]
-    R, steps = len(replicas), s.n // s.batch_size
+    R, B, steps = len(replicas), s.batch_size, s.n // s.batch_size
     per_replica = lambda factor: torch.tensor([r[factor] for r in replicas], device=device).view(R, 1, 1)
-    lr, keep, temperature = per_replica("lr"), per_replica("keep"), per_replica("temperature")
+    lr, temperature = per_replica("lr"), per_replica("temperature")
+    threshold = (65536 * per_replica("keep") - 32769).round().to(torch.int16)  # a mask keeps where 16 random bits are below
     M, z, x = (torch.stack(t).to(device) for t in zip(*(sample(s, r["seed"], r["sparsity"], r["noise"]) for r in replicas)))
 
-    def gaussian(purpose, *shape):  # (R, *shape); replicas of one seed start alike
+    def gaussian(purpose, *shape):  # (R, *shape), variance 1; replicas of one seed start alike
         return torch.stack([torch.randn(*shape, generator=generator(r["seed"], purpose)) for r in replicas]).to(device)
 
     def encoder(network):
-        layers = [gaussian(10 + 10 * network + i, s.m, s.m if i else s.p) / math.sqrt(s.p * s.d) for i in range(s.layers)]
+        layers = [gaussian(10 + 10 * network + i, s.m, s.m if i else s.p) for i in range(s.layers)]
+        noise, layers = layers[0], [layer / math.sqrt(s.p * s.d) for layer in layers]
         if s.warm[0] is not None:
-            draw_of = 3 if s.warm_columns == "aligned" else 3 + network
-            columns = torch.stack([warm_columns(s.warm_columns, s.m, s.d, generator(r["seed"], draw_of)) for r in replicas]).to(device)
-            layers[0] = torch.take_along_dim(M.mT, columns[:, :, None], 1) + s.p ** (-per_replica("warm") / 2) * layers[0] * math.sqrt(s.p * s.d)
-            for r, drawn in zip(replicas, columns):
-                r["uncovered"] = r["uncovered"] or "feature" * (len(drawn.unique()) < s.d)
-        return Encoder(layers, s.bias, s.batch_norm == "yes").to(device)
+            drawn = [warm_columns(s.warm_columns, s.m, s.d, generator(r["seed"], 3 + network * (s.warm_columns != "aligned"))) for r in replicas]
+            layers[0] = torch.stack([M_r[:, columns].T for M_r, columns in zip(M, drawn)]) + s.p ** (-per_replica("warm") / 2) * noise
+            for r, columns in zip(replicas, drawn):
+                r["uncovered"] = r["uncovered"] or "feature" * (len(columns.unique()) < s.d)
+        return Encoder(layers, s.bias, s.batch_norm == "yes", s.normalise).to(device)
 
-    online = encoder(0)
-    networks = [online, encoder(1)] if s.method == "noncl" else [online]
+    networks = [encoder(i) for i in range(1 + (s.method == "noncl"))]  # online and target, or one for both views
+    online = networks[0]
     head = nn.Parameter(gaussian(9, s.m, s.m) / math.sqrt(s.p * s.d)) if s.head == "linear" else None  # W^p
     predict = lambda h: h if head is None else head @ h
-    weights = lambda network: [*network.layers, *([network.b] if s.train_bias == "yes" else []), *([] if head is None else [head])]
-    for network in networks:
-        network.project(s.normalise)
+
+    def descend(loss, network):  # plain SGD; replica r's part of the sum is all that its weights have a gradient of
+        weights = [*network.layers] + [network.b] * (s.train_bias == "yes") + [head] * (head is not None)
+        gradients = torch.autograd.grad(loss.sum(), weights)
+        with torch.no_grad():
+            for weight, gradient in zip(weights, gradients):
+                weight -= lr * gradient
+        network.project()
 
     random = [generator(seed, 8, device) for seed in range(1, s.seeds + 1)]
     of_seed = torch.tensor([r["seed"] - 1 for r in replicas], device=device)
-    marks = {0, *np.linspace(1, s.epochs, 30).round(), *np.geomspace(1, s.epochs, 30).round()}  # epochs after which to measure
+    marks = {0, *np.linspace(1, s.epochs, records).round(), *np.geomspace(1, s.epochs, records).round()}  # epochs after which to measure
     losses, curves = [x.new_full((R,), torch.nan)], {}
     for epoch in range(s.epochs + 1):
         if epoch in marks:
+            loss = torch.stack(losses).mean(0)
+            if epoch and not loss.isfinite().all():
+                raise common.BadInput(f"the loss is not finite in epoch {epoch} for {replicas[int((~loss.isfinite()).nonzero()[0])]}; try a smaller --lr")
             with torch.no_grad():
-                quantiles = max_cosine(online.W(), M).quantile(torch.tensor([0, 0.5, 1], device=device), dim=1)
-                measured = [*quantiles, torch.stack(losses).mean(0), *support_recovery(online.W(), M, x, z), *collapse(online(x))]
+                W = online.W()
+                quantiles = max_cosine(W, M).quantile(torch.tensor([0, 0.5, 1], device=device), dim=1)
+                measured = [*quantiles, loss, *support_recovery(W, M, x, z), *collapse(online(*online.read(x)))]
             for name, value in zip(("min", "median", "max", "loss", "recovered", "false_firings", "spread", "rank"), measured):
                 curves.setdefault(name, []).append(value.cpu().numpy())
         if epoch == s.epochs:
             break
-        draws = torch.stack([torch.rand(s.n + steps * 2 * s.p * s.batch_size, generator=g, device=device) for g in random])
-        shuffled = torch.take_along_dim(x, draws[:, :s.n].argsort(1)[of_seed][:, None], 2)  # (R, p, n)
-        uniform = draws[:, s.n:].view(s.seeds, steps, 2, s.p, s.batch_size)
+        order = torch.stack([torch.randperm(s.n, generator=g, device=device) for g in random])[of_seed]
+        shuffled = x.gather(2, order[:, None].expand(-1, s.p, -1))  # (R, p, n)
+        words = [torch.empty(steps, 2, s.p, B // 4 + 1, dtype=torch.int64, device=device).random_(-2**63, None, generator=g) for g in random]
+        bits = torch.stack(words).view(torch.int16)[..., :B]  # (seeds, steps, 2, p, B), four times 16 in every word
         losses = []
         for step in range(steps):
-            batch = shuffled[:, :, step * s.batch_size:(step + 1) * s.batch_size]  # (R, p, B)
-            D1, D2 = ((uniform[:, step, i][of_seed] < keep) for i in (0, 1))
+            batch = shuffled[:, :, step * B:(step + 1) * B]  # (R, p, B)
+            D1, D2 = (bits[:, step, i][of_seed] <= threshold for i in (0, 1))
             a1, a2 = (D1 * batch, D2 * batch) if s.masks == "independent" else (2 * D1 * batch, 2 * ~D1 * batch)
+            view1, view2 = online.read(a1), online.read(a2)
             if s.method == "simclr":
-                h = predict(torch.cat([online(a1), online(a2)], dim=2))  # (R, K, 2B)
-                loss = NTXent.apply(F.normalize(h, dim=1, eps=1e-6), temperature)  # Eq. (9)
-                descend(loss, weights(online), lr)
+                h = predict(torch.cat([online(*view1), online(*view2)], dim=2))  # (R, m, 2B)
+                loss = NTXent.apply(unit(h), temperature)  # Eq. (9)
+                descend(loss, online)
             elif s.method == "simsiam":
-                h1, h2 = online(a1), online(a2)  # (R, m, B)
+                h1, h2 = online(*view1), online(*view2)  # (R, m, B)
                 loss = -(cosine(predict(h1), h2.detach()) + cosine(predict(h2), h1.detach())) / 2
-                descend(loss, weights(online), lr)
+                descend(loss, online)
             else:
                 for trained, fixed in (networks, networks[::-1]):  # in alternation
                     with torch.no_grad():
-                        goal = fixed(a2)
-                    loss = 2 - 2 * cosine(predict(trained(a1)), goal)  # Eq. (4), (5)
-                    descend(loss, weights(trained), lr)
-                    trained.project(s.normalise)
-            for network in networks:
-                network.project(s.normalise)
+                        goal = fixed(*view2)
+                    loss = 2 - 2 * cosine(predict(trained(*view1)), goal)  # Eq. (4), (5)
+                    descend(loss, trained)
             losses.append(loss.detach())
     return replicas, {"epoch": np.array(sorted(marks))} | {name: np.stack(values) for name, values in curves.items()}
 
@@ -353,25 +352,23 @@ def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
 
 
 def rows(experiment: str, name: str, s: SimpleNamespace, replicas: list[dict], curves: dict, claims: dict) -> list[dict]:
-    """What the table and results.json say of one program: mean and std over the seeds of every combination of swept factors."""
-    by = [factor for factor in SWEPT if len(getattr(s, factor)) > 1] + ["uncovered"] * (experiment == "alignment")
-    found = []
-    for group in dict.fromkeys(tuple(r[factor] for factor in by) for r in replicas):
+    """What the table says of one program: mean and std over the seeds of every combination of swept factors, with their curves."""
+    by, found = [factor for factor in SWEPT if len(getattr(s, factor)) > 1] + ["uncovered"] * (experiment == "alignment"), []
+    for style, group in enumerate(dict.fromkeys(tuple(r[factor] for factor in by) for r in replicas)):
         members = [i for i, r in enumerate(replicas) if tuple(r[factor] for factor in by) == group]
-        lr_steps = replicas[members[0]]["lr"] * curves["epoch"] * (s.n // s.batch_size)
-        paper_budget = [int(np.abs(lr_steps - 200).argmin())] if experiment == "budget" else []
-        for (statistic, claim), end in itertools.product(claims.items(), [*paper_budget, -1]):
-            start, ends = float(curves[statistic][0, members].mean()), curves[statistic][end, members]
+        own = {key: values if key == "epoch" else values[:, members] for key, values in curves.items()}
+        own["lr_times_steps"] = replicas[members[0]]["lr"] * curves["epoch"] * (s.n // s.batch_size)
+        ends = [len(curves["epoch"]) - 1] + [int(np.abs(own["lr_times_steps"] - 200).argmin())] * (experiment == "budget")  # and the paper's
+        for (statistic, claim), end in itertools.product(claims.items(), ends):
             if isinstance(claim, list):
                 claim = dict(zip(LEVELS, claim)).get(replicas[members[0]]["sparsity"])
-            verdict = None if claim is None else VERDICTS[claim](start, ends.mean()) if isinstance(claim, str) else abs(ends.mean() - claim) <= 0.1
+            start, mean = (float(own[statistic][t].mean()) for t in (0, end))
+            agrees = claim is not None and (VERDICTS[claim](start, mean) if isinstance(claim, str) else abs(mean - claim) <= 0.1)
+            verdict = None if claim is None else "agrees" if agrees else "differs"
             found.append(dict(
                 experiment=experiment, setting=", ".join([name, *(f"{factor} {v}" for factor, v in zip(by, group) if v)]), statistic=statistic,
-                lr_times_steps=float(lr_steps[end]), start=start, end_mean=float(ends.mean()),
-                end_std=float(ends.std(ddof=1)) if len(ends) > 1 else None, paper=claim, seeds=len(members), lr_steps=lr_steps, members=members, end=end,
-                verdict={None: None, True: "agrees", False: "differs"}[verdict if verdict is None else bool(verdict)]))
-            if not np.isfinite(curves["loss"][-1, members]).all():
-                found[-1]["verdict"] = "diverged"
+                lr_times_steps=float(own["lr_times_steps"][end]), start=start, end_mean=mean, paper=claim, seeds=len(members),
+                end_std=float(own[statistic][end].std(ddof=1)) if len(members) > 1 else None, verdict=verdict, drawn=(name, style, own)))
     return found
 
 
@@ -383,34 +380,31 @@ def show(found: list[dict]) -> None:
     print(common.markdown([list(columns)] + [[text(row[key]) for key in columns.values()] for row in found]))
 
 
-def draw(plt, path, drawn: list[tuple[dict, dict]], log: bool) -> None:
-    """Min max-cosine and loss over training as the paper draws them, mean and ± std over seeds, of (row, curves) pairs."""
-    figure, panels = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-    for panel, name in zip(panels, ("min", "loss")):
-        for row, curve in drawn:
-            values = curve[name][:, row["members"]]
-            mean, std = values.mean(1), values.std(1)
-            panel.plot(row["lr_steps"], mean, label=row["setting"])
-            panel.fill_between(row["lr_steps"], mean - std, mean + std, alpha=0.2)
-        panel.set(xlabel="learning rate × steps", ylabel={"min": "minimum max-cosine", "loss": "loss"}[name])
+def draw(plt, path, found: list[dict], log: bool) -> None:
+    """Min max-cosine and loss over training as the paper draws them, mean and ± std over seeds: a colour per program of `found`."""
+    figure, panels = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained")
+    curves = {row["setting"]: row["drawn"] for row in found}
+    names = list(dict.fromkeys(name for name, _, _ in curves.values()))
+    for panel, key, label in zip(panels, ("min", "loss"), ("minimum max-cosine", "loss")):
+        for setting, (name, style, own) in curves.items():
+            mean, std, x = own[key].mean(1), own[key].std(1), own["lr_times_steps"]
+            panel.plot(x, mean, ("-", "--", ":", "-.")[style % 4], color=f"C{names.index(name)}", label=setting)
+            panel.fill_between(x, mean - std, mean + std, color=f"C{names.index(name)}", alpha=0.15)
+        panel.set(xlabel="learning rate × steps", ylabel=label)
         if log:
             panel.set_xscale("log")
-            panel.axvline(200, color="grey", linestyle=":", label="the paper's budget")
+            panel.axvline(200, color="grey", label="the paper's budget")
     panels[0].set_ylim(0, 1)
-    panels[0].legend(fontsize=6, loc="lower right")
+    figure.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside right")
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 # -------------------------------------------------------------------------------------------------------------- theory
 def loss_6(W: Tensor, keep: float) -> Tensor:
-    """Population value of Eq. (6) per latent, (…,), of W (…, d, d) in the setting of Theorem 1: M = I, no noise, one-hot +1 latents:
-    mean over features j and all masks of 2 − 2 relu(W D1 e_j)·relu(W D2 e_j)."""
-    total = 0
-    for D1, D2 in itertools.product((0.0, 1.0), repeat=2):  # only a mask's entry j matters for e_j
-        chance = (keep if D1 else 1 - keep) * (keep if D2 else 1 - keep)
-        total = total + chance * (2 - 2 * (F.relu(W * D1) * F.relu(W * D2)).sum(-2)).mean(-1)
-    return total
+    """Population value of Eq. (6) per latent, (…,), of W (…, d, d) in the setting of Theorem 1: M = I, no noise, one-hot +1 latents,
+    of which D1 and D2 both keep the one entry with probability α²."""
+    return (2 - 2 * keep**2 * F.relu(W).square().sum(-2)).mean(-1)
 
 
 def loss_9(W: Tensor, keep: float, inverse_temperature: float, literal=False) -> Tensor:
@@ -452,14 +446,12 @@ def linear_descent(Wo: Tensor, Wt: Tensor, M: Tensor, lrs: list[float], decay: f
     return Wo.detach(), Wt.detach()
 
 
-def theorem_2(lrs: list[float], decay: float, keep: float, kappa: float, noise: float, printed=False) -> tuple[float, float]:
-    """C1, C2 of W^o_t M = C1 W^o_0 M + C2 (W^o_0 M + W^t_0 M): Π(λ − c_i) and ½[Π(λ + c_i) − Π(λ − c_i)], c_i = 2 lr_i α² (κ + σ0²).
-    `printed`: C2 as the paper prints it, a sum whose first product starts at j instead of j + 1."""
+def theorem_2(lrs: list[float], decay: float, keep: float, kappa: float, noise: float) -> tuple[float, float, float]:
+    """C1 and C2 of W^o_t M = C1 W^o_0 M + C2 (W^o_0 M + W^t_0 M): Π(λ − c_i) and ½[Π(λ + c_i) − Π(λ − c_i)], c_i = 2 lr_i α² (κ + σ0²);
+    and C2 as the paper prints it, a sum over j with a product that starts at j where it has to start at j + 1."""
     c = [2 * lr * keep**2 * (kappa + noise**2) for lr in lrs]
     minus, plus = (lambda terms: math.prod(decay - x for x in terms)), (lambda terms: math.prod(decay + x for x in terms))
-    if printed:
-        return minus(c), sum(c[j] * minus(c[j:]) * plus(c[:j]) for j in range(len(c)))
-    return minus(c), (plus(c) - minus(c)) / 2
+    return minus(c), (plus(c) - minus(c)) / 2, sum(c[j] * minus(c[j:]) * plus(c[:j]) for j in range(len(c)))
 
 
 def half_round(W: Tensor, other: Tensor, bias: float, keep: float, kappa: float, steps=60, lr=10.0) -> Tensor:
@@ -485,8 +477,8 @@ def growth(bias: float, keep: float, kappa: float, d=3) -> float:
     return (half_round(W, W, bias, keep, kappa)[off] / W[off]).mean().item()
 
 
-def theory(folder) -> list[dict]:
-    """Theorems 1 to 3 in numbers: rows for the table, and theory.png with the regions in which 1(b) and 3 fail."""
+def theory(folder, plt) -> list[dict]:
+    """Theorems 1 to 3 in numbers: rows for the table, and with matplotlib theory.png, the regions in which 1(b) and 3 fail."""
     random, found = generator(0, 2), []
 
     def row(text, measured, theorem, holds):
@@ -507,26 +499,27 @@ def theory(folder) -> list[dict]:
     M = torch.linalg.qr(torch.randn(20, d, dtype=torch.float64, generator=random))[0]
     Wo, Wt = torch.randn(2, 8, 20, dtype=torch.float64, generator=random)
     after = linear_descent(Wo, Wt, M, lrs, 0.97, keep, 0.3, 0.1)[0] @ M
-    for printed in (False, True):
-        C1, C2 = theorem_2(lrs, 0.97, keep, 0.3, 0.1, printed)
+    C1, *C2s = theorem_2(lrs, 0.97, keep, 0.3, 0.1)
+    for C2, text in zip(C2s, ("", ", C2 as printed")):
         error = ((C1 * Wo @ M + C2 * (Wo + Wt) @ M - after).abs().max() / after.abs().max()).item()
-        row("2 W^o M after 50 steps, relative error of the closed form" + ", C2 as printed" * printed, error, 0.0, error < 1e-10)
+        row("2 W^o M after 50 steps, relative error of the closed form" + text, error, 0.0, error < 1e-10)
     regions = list(itertools.product((0.3, 0.6), (0.5, 0.7, 0.9), (0.3, 0.6, 0.9)))  # b, α, κ
     ratios, growths = [kappa * keep**2 / (1 - b) for b, keep, kappa in regions], [growth(*region) for region in regions]
     for i in (0, -1):
-        row(f"3 growth of off-diagonal entries in a half-round, below 1; κα²/(1−b)", growths[i], ratios[i], growths[i] < 1)
-    if plt := common.pyplot("theory.png is left out"):
+        row("3 growth of off-diagonal entries in a half-round, below 1; κα²/(1−b)", growths[i], ratios[i], growths[i] < 1)
+    if plt:
         figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-        for name, found_at in readings.items():
-            line, = left.plot(betas, [at[0] for at in found_at], label=f"{name}: a permutation")
-            left.plot(betas, [at[1] for at in found_at], "o", color=line.get_color(), label=f"{name}: lowest found")
+        for colour, (name, found_at) in enumerate(readings.items()):
+            left.plot(betas, [at[0] for at in found_at], f"C{colour}", label=f"{name}: a permutation")
+            left.plot(betas, [at[1] for at in found_at], f"C{colour}o", label=f"{name}: lowest found")
         left.axvline(math.log((d - keep) / (1 - keep)), color="grey", linestyle=":", label="(1 − α) exp τ = d − α")
         left.set(xlabel="τ, multiplying the similarity", ylabel="contrastive loss (nats)", title="Theorem 1(b), d = 5, α = 0.5")
         right.plot([0, 2], [0, 2], "grey", label="κα²/(1 − b)")
         right.plot(ratios, growths, "o", label="measured")
         right.axhspan(1, 2, color="red", alpha=0.1, label="does not converge to I")
         right.set(xlabel="κα²/(1 − b)", ylabel="growth of off-diagonal entries", title="Theorem 3, a half-round")
-        left.legend(fontsize=7), right.legend(fontsize=7)
+        left.legend(fontsize=7)
+        right.legend(fontsize=7)
         figure.savefig(folder / "theory.png", dpi=110)
         plt.close(figure)
     return found
@@ -574,11 +567,11 @@ def benchmark(device: str) -> None:
         print(f"{name}: plain loop {plain:.4f} s per epoch")
         for s.seeds in (1, 5, 15, 45):
             times = []
-            for s.epochs in (2, 8):  # the difference leaves out what happens once
+            for s.epochs in (2, 12):  # the difference leaves out what happens once
                 start = time.perf_counter()
-                train(s, device)
+                train(s, device, records=1)
                 times.append(time.perf_counter() - start)
-            ours = (times[1] - times[0]) / 6 / s.seeds
+            ours = (times[1] - times[0]) / 10 / s.seeds
             print(f"    {s.seeds:3d} replicas: {ours:.4f} s per epoch and replica, {plain / ours:.1f} times as fast")
 
 
@@ -603,29 +596,26 @@ def main(argv=None):
         return benchmark(args.device)
     given = {name: getattr(args, name) for name in FACTORS if getattr(args, name) is not None}
     as_paper = not set(given) - {"lr", "epochs", "batch_size", "n", "seeds"}  # with other factors the paper's values say nothing
-    names = [*EXPERIMENTS, "theory"] if "all" in args.experiment else args.experiment
+    names = [*(name for name in EXPERIMENTS if name != "custom"), "theory"] if "all" in args.experiment else args.experiment
     programs = {experiment: [(name, setting(factors, given, args.paper), claims if as_paper else dict.fromkeys(claims))
                              for name, factors, claims in EXPERIMENTS.get(experiment, [])] for experiment in names}
     folder, about = common.new_folder(args.out or f"runs/sparse_coding-{time.strftime('%Y%m%d-%H%M%S')}", vars(args), torch.device(args.device))
     print(f"sparse_coding on {about['hardware']}: {folder}")
-    found, arrays = [], {}
+    plt, found, curves = common.pyplot("the pictures are left out"), [], {}
     for experiment, settings in programs.items():
-        start, drawn = time.perf_counter(), []
+        start = time.perf_counter()
+        new = theory(folder, plt) if experiment == "theory" else []
         for name, s, claims in settings:
-            replicas, curves = train(s, args.device)
-            new = rows(experiment, name, s, replicas, curves, claims)
-            drawn += [(row, curves) for row in new if row["statistic"] == "min" and row["end"] == -1]
-            for row in new:
-                arrays |= {f"{experiment}/{row['setting']}/{key}": values if key == "epoch" else values[:, row["members"]] for key, values in curves.items()}
-            found += new
-        if experiment == "theory":
-            found += theory(folder)
-        elif plt := common.pyplot(f"{experiment}.png is left out"):
-            draw(plt, folder / f"{experiment}.png", drawn, log=experiment == "budget")
+            new += rows(experiment, name, s, *train(s, args.device), claims)
+        if settings and plt:
+            draw(plt, folder / f"{experiment}.png", new, log=experiment == "budget")
+        for row in new:
+            for key, values in row.pop("drawn", ("", 0, {}))[2].items():
+                curves[f"{experiment}/{row['setting']}/{key}"] = values
+        found += new
+        (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n")
+        np.savez_compressed(folder / "curves.npz", **curves)
         print(f"{experiment}: {time.perf_counter() - start:.0f} s", flush=True)
-    private = ("members", "lr_steps", "end")
-    (folder / "results.json").write_text(json.dumps([{k: v for k, v in row.items() if k not in private} for row in found], indent=1) + "\n")
-    np.savez_compressed(folder / "curves.npz", **arrays)
     show(found)
     print("Mean and std over seeds. agrees: within 0.1 of the paper's number, high: at least 0.8, low: at most 0.65, falls: below the start.")
 
