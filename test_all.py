@@ -1,4 +1,4 @@
-"""Every test, in the order of the files: common.py, simclr.py, ncl.py, bayesncl.py, then the programs as a user runs them.
+"""Every test, in the order of the files: common.py, simclr.py, ncl.py, bayesncl.py, sparse_coding.py, then the programs as a user runs them.
 
     python -m pytest test_all.py                  the suite, a few minutes; TestGate trains until a number is reached
     python -m pytest test_all.py -m slow          other seeds, speed against a peer
@@ -7,6 +7,7 @@
 Truth comes from closed forms, from loops written off the equation, and from torchvision's own operators.
 """
 import hashlib
+import itertools
 import json
 import math
 import re
@@ -27,6 +28,7 @@ import bayesncl
 import common
 import ncl
 import simclr
+import sparse_coding as sc
 
 HERE = Path(__file__).resolve().parent
 SHAPES_SHA = "17e90be89864656a"
@@ -762,6 +764,371 @@ def test_cost_counts_the_gate():
     assert cost["flops_ncl"] == pytest.approx(2 * 0.5578e9, rel=0.01)  # 0.56 G multiply-adds, as in the literature
 
 
+# ----------------------------------------------------------------------------------------------------------------- sparse_coding.py
+def landscape(**factors):
+    """A small setting of sparse_coding.py: the paper's with the given factors."""
+    return sc.setting(dict(n=64, batch_size=16, p=12, d=6, m=8, epochs=2, lr=0.1, seeds=1) | factors, {}, paper=True)
+
+
+@pytest.fixture
+def spy(monkeypatch):
+    """Everything that sparse_coding.train hands to its encoders: initial weights, and every view, in order."""
+    class Spy(sc.Encoder):
+        made, views = [], []
+
+        def __init__(self, layers, *rest):
+            super().__init__(layers, *rest)
+            self.start = [W.detach().clone() for W in self.layers]
+            Spy.made.append(self)
+
+        def read(self, a):
+            if a.requires_grad or torch.is_grad_enabled():  # training, not measuring
+                Spy.views.append(a.clone())
+            return super().read(a)
+
+    monkeypatch.setattr(sc, "Encoder", Spy)
+    return Spy
+
+
+def test_sparse_data_are_the_papers():
+    s = landscape(n=4000, p=50, d=10)
+    M, z, x = sc.sample(s, 3, 0.1, 0.15)
+    assert torch.allclose(M.T @ M, torch.eye(10), atol=1e-5)
+    assert (x - M @ z).std().item() == pytest.approx(0.15, rel=0.01) and (x - M @ z).mean().abs() < 1e-3
+    assert torch.equal(sc.sample(s, 3, 0.1, 0.15)[2], x) and not torch.equal(sc.sample(s, 4, 0.1, 0.15)[2], x)
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.3])
+def test_latents_have_the_stated_moments(beta):
+    n, d = 50_000, 10
+    z = sc.latents("iid", n, d, beta, sc.generator(0, 0))
+    assert z.abs().amax(0).min() == 1 and set(z.unique().tolist()) == {-1, 0, 1}
+    assert z.abs().mean().item() == pytest.approx(beta / (1 - (1 - beta)**d), rel=0.02)  # Pr(z_i ≠ 0), given that not all are 0
+    assert z.mean().abs() < 0.005 and abs((z[0] * z[1]).mean()) < 0.01
+    z = sc.latents("exact", n, d, beta, sc.generator(0, 0))
+    assert (z.abs().sum(0) == {0.1: 2, 0.3: 4}[beta]).all() and z.mean().abs() < 0.01
+    assert (z.abs().mean(1) - z.abs().mean()).abs().max() < 0.01  # every feature as often
+    assert (sc.latents("onehot", n, d, beta, sc.generator(0, 0)).abs().sum(0) == 1).all()
+    assert (sc.latents("onehot-plus", n, d, beta, sc.generator(0, 0)).sum(0) == 1).all()
+
+
+@pytest.mark.parametrize("keep", [0.2, 0.5, 1.0])
+def test_masks_keep_at_their_rate_and_views_are_eq_2_and_3(spy, keep):
+    s = landscape(keep=keep, noise=0.1, n=512, batch_size=256)
+    x = sc.sample(s, 1, 0.1, 0.1)[2]
+    sc.train(s)
+    a1, a2 = spy.views[0][0], spy.views[1][0]  # (p, B)
+    D1, D2 = a1 != 0, a2 != 0
+    share = math.sqrt(keep * (1 - keep) / a1.numel())
+    assert abs(D1.float().mean() - keep) <= 4 * share and abs((D1 & D2).float().mean() - keep**2) <= 4 * math.sqrt(keep**2 * (1 - keep**2) / a1.numel())
+    columns = {tuple(column.tolist()) for column in x.T}
+    full = torch.where(D1, a1, a2)
+    seen = [tuple(column.tolist()) in columns for column, whole in zip(full.T, (D1 | D2).all(0)) if whole]
+    assert all(seen) and (keep < 0.5 or len(seen) > 3)  # a view is a sample, masked; both of the same sample
+    if keep < 1:
+        assert not torch.equal(spy.views[2], spy.views[0])
+    spy.views.clear()
+    sc.train(landscape(keep=keep, masks="dependent", noise=0.1))
+    halves = (spy.views[0] + spy.views[1]) / 2
+    assert not ((spy.views[0] != 0) & (spy.views[1] != 0)).any() and (halves != 0).all()  # 2Dx and 2(I − D)x
+
+
+def test_landscape_nt_xent_is_eq_9_and_its_gradient_by_hand_is_autograds():
+    R, K, B = 3, 5, 4
+    z = F.normalize(torch.randn(R, K, 2 * B, dtype=torch.float64), dim=1).requires_grad_()
+    tau = torch.tensor([0.2, 0.05, 1.0], dtype=torch.float64).view(R, 1, 1)
+    naive = []
+    for r in range(R):
+        total = 0
+        for i in range(2 * B):
+            similarity = [math.exp(float(z[r, :, i].detach() @ z[r, :, j].detach()) / float(tau[r])) for j in range(2 * B)]
+            total -= math.log(similarity[(i + B) % (2 * B)] / (sum(similarity) - similarity[i]))
+        naive.append(total / (2 * B))
+    weights = torch.randn(R, dtype=torch.float64)
+    for loss in (sc.nt_xent(z, tau), sc.NTXent.apply(z, tau)):
+        assert torch.allclose(loss, torch.tensor(naive, dtype=torch.float64), atol=1e-12)
+        gradient = torch.autograd.grad((weights * loss).sum(), z)[0]
+        plain = torch.autograd.grad((weights * sc.nt_xent(z, tau)).sum(), z)[0]
+        assert torch.allclose(gradient, plain, atol=1e-12)
+    same = torch.ones(1, 4, 2 * B) / 2
+    assert sc.NTXent.apply(same, torch.ones(1, 1, 1)).item() == pytest.approx(math.log(2 * B - 1), abs=1e-6)
+
+
+def test_landscape_nt_xent_by_hand_holds_in_float32_over_several_parts():
+    z = F.normalize(torch.randn(5, 20, 1024), dim=1).requires_grad_()
+    tau = torch.full((5, 1, 1), 0.2)
+    ours, plain = sc.NTXent.apply(z, tau), sc.nt_xent(z, tau)
+    assert torch.allclose(ours, plain, atol=1e-6)
+    assert (torch.autograd.grad(ours.sum(), z)[0] - torch.autograd.grad(plain.sum(), z)[0]).abs().max() < 1e-6
+
+
+def test_srelu_is_eq_14():
+    v, b = torch.linspace(-3, 3, 13).view(1, 1, 13), torch.tensor([[[0.7]]])
+    cases = [x - 0.7 if x > 0.7 else x + 0.7 if x < -0.7 else 0 for x in v.flatten().tolist()]
+    assert torch.allclose(sc.srelu(v, b).flatten(), torch.tensor(cases), atol=1e-6)
+    assert torch.equal(sc.srelu(v, torch.zeros(1, 1, 1)), v)
+
+
+def test_landscape_cosine_is_torchs():
+    u, v = torch.randn(2, 3, 7, 11)
+    assert torch.allclose(sc.cosine(u, v), F.cosine_similarity(u, v, dim=1).mean(1), atol=1e-6)
+    assert torch.allclose(sc.unit(u), F.normalize(u, dim=1), atol=1e-6) and sc.unit(torch.zeros(1, 3, 2)).abs().max() == 0
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_folded_batch_norm_is_torchs_value_and_gradient(layers):
+    weights = [torch.randn(3, 8, 12, dtype=torch.float64), torch.randn(3, 8, 8, dtype=torch.float64)][:layers]
+    encoder = sc.Encoder(weights, 0.3, True, "none")
+    a = torch.randn(3, 12, 40, dtype=torch.float64)
+    ours = encoder(*encoder.read(a))
+    plain = []
+    for r in range(3):
+        h = a[r].T
+        for W in encoder.layers:
+            h = h @ W[r].T
+        plain.append(sc.srelu(nn.BatchNorm1d(8, affine=False).double()(h).T, encoder.b[r]))
+    assert torch.allclose(ours, torch.stack(plain), atol=1e-10)
+    out = torch.randn_like(ours)
+    for mine, theirs in zip(*(torch.autograd.grad((out * h).sum(), list(encoder.parameters()), retain_graph=True) for h in (ours, torch.stack(plain)))):
+        assert torch.allclose(mine, theirs, atol=1e-9)
+
+
+@pytest.mark.parametrize("factors", [dict(method="simclr"), dict(method="simclr", head="linear", batch_norm="no"), dict(method="simsiam", head="linear"),
+                                     dict(method="noncl"), dict(method="noncl", head="linear", normalise="rows"),
+                                     dict(method="noncl", layers=2, train_bias="no", bias=0.2), dict(method="noncl", normalise="columns", warm=1.0)])
+def test_training_is_the_plain_algorithm(spy, factors):
+    """Three SGD steps written out for one replica with torch modules: losses, stop-gradients, alternation, projections."""
+    s = landscape(n=48, epochs=1, **factors)
+    sc.train(s)
+    networks = spy.made
+    sets = [dict(layers=[W[0].clone().requires_grad_() for W in network.start], b=torch.full((8, 1), s.bias).requires_grad_()) for network in networks]
+    head = (torch.randn(8, 8, generator=sc.generator(1, 9)) / math.sqrt(12 * 6)).requires_grad_() if s.head == "linear" else None
+
+    def encode(net, a):
+        h = a
+        for W in net["layers"]:
+            h = W @ h
+        if s.batch_norm == "yes":
+            h = F.batch_norm(h.T, None, None, training=True).T
+        return sc.srelu(h, net["b"])
+
+    predict = lambda h: h if head is None else head @ h
+    distance = lambda p, h: (F.normalize(p, dim=0) - F.normalize(h.detach(), dim=0)).square().sum(0).mean()  # Eq. (4)
+
+    def step(loss, net):
+        free = [*net["layers"], *([net["b"]] if s.train_bias == "yes" else []), *([head] if head is not None else [])]
+        for W, gradient in zip(free, torch.autograd.grad(loss, free)):
+            W.data -= s.lr[0] * gradient
+        net["b"].data.clamp_(min=0)
+        for W in net["layers"]:
+            if s.normalise != "none":
+                W.data = W.data / W.data.norm(dim=1 if s.normalise == "rows" else 0, keepdim=True)
+
+    assert len(spy.views) == 6
+    for a1, a2 in zip(spy.views[::2], spy.views[1::2]):
+        a1, a2 = a1[0], a2[0]
+        if s.method == "simclr":
+            z = F.normalize(predict(torch.cat([encode(sets[0], a1), encode(sets[0], a2)], 1)), dim=0).T
+            logits = (z @ z.T / s.temperature[0]).fill_diagonal_(-torch.inf)
+            step(F.cross_entropy(logits, torch.arange(32).roll(16)), sets[0])
+        elif s.method == "simsiam":
+            h1, h2 = encode(sets[0], a1), encode(sets[0], a2)
+            step((distance(predict(h1), h2) + distance(predict(h2), h1)) / 4, sets[0])  # ‖·‖² = 2 − 2 cos
+        else:
+            step(distance(predict(encode(sets[0], a1)), encode(sets[1], a2)), sets[0])
+            step(distance(predict(encode(sets[1], a1)), encode(sets[0], a2)), sets[1])
+    for network, net in zip(networks, sets):
+        assert torch.allclose(network.b[0], net["b"], atol=1e-5)
+        for W, plain, start in zip(network.layers, net["layers"], network.start):
+            assert torch.allclose(W[0], plain, atol=1e-5) and not torch.allclose(W[0], start[0], atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["simclr", "simsiam", "noncl"])
+def test_a_replica_trains_the_same_alone_and_among_others(method):
+    crowd = landscape(method=method, head="linear", seeds=3, sparsity=[0.1, 0.3], lr=[0.1, 0.3], keep=[0.5, 0.8])
+    replicas, curves = sc.train(crowd)
+    assert len(replicas) == 24 and curves["min"].shape == (3, 24) and curves["epoch"].tolist() == [0, 1, 2]
+    i = next(i for i, r in enumerate(replicas) if (r["seed"], r["sparsity"], r["lr"], r["keep"]) == (2, 0.3, 0.3, 0.8))
+    single = landscape(method=method, head="linear", seeds=2, sparsity=0.3, lr=0.3, keep=0.8)
+    alone = sc.train(single)[1]
+    for name in set(curves) - {"epoch"}:
+        assert np.allclose(curves[name][:, i], alone[name][:, 1], atol=1e-5, equal_nan=True), name
+
+
+def test_every_factor_changes_the_run():
+    base = dict(method="noncl", head="linear", warm=1.0, latents="iid", sparsity=0.2, n=64, batch_size=16, p=12, d=5, m=8, epochs=2, seeds=1, lr=0.1)
+    other = dict(method="simclr", head="none", layers=2, batch_norm="no", bias=0.5, train_bias="no", normalise="rows", warm=2.0, warm_columns="aligned",
+                 latents="exact", sparsity=0.5, masks="dependent", keep=0.9, noise=1.0, lr=0.5, epochs=3, batch_size=8, n=80, p=14, d=4, m=9, seeds=2)
+    assert set(other) | {"temperature"} == set(sc.FACTORS)
+    run = lambda factors: sc.train(sc.setting(factors, {}, True))[1]
+    plain = run(base)
+    differs = lambda a, b: a["loss"].shape != b["loss"].shape or abs(a["loss"][-1] - b["loss"][-1]).max() > 1e-6 or abs(a["min"][-1] - b["min"][-1]).max() > 1e-6
+    for name, value in other.items():
+        assert differs(run(base | {name: value}), plain), name
+    assert differs(run(base | dict(method="simclr", temperature=0.5)), run(base | dict(method="simclr")))
+
+
+def test_max_cosine_is_a_loop():
+    W, M = torch.randn(2, 7, 9), torch.randn(2, 9, 4)
+    ours = sc.max_cosine(W, M)
+    for r in range(2):
+        for j in range(4):
+            best = max(abs(float(W[r, i] @ M[r, :, j] / (W[r, i].norm() * M[r, :, j].norm()))) for i in range(7))
+            assert ours[r, j].item() == pytest.approx(best, abs=1e-6)
+
+
+def test_support_recovery_is_a_loop_and_perfect_at_the_truth():
+    s = landscape(n=200)
+    M, z, x = (t[None] for t in sc.sample(s, 1, 0.3, 0.01))
+    assert [t.item() for t in sc.support_recovery(M.mT, M, x, z)] == [1, 0]
+    W = torch.randn(1, 8, 12)
+    hit, false = 0, 0
+    for j in range(6):
+        i = max(range(8), key=lambda i: abs(float(W[0, i] @ M[0, :, j] / W[0, i].norm())))
+        for t in range(200):
+            fires = abs(float(W[0, i] / W[0, i].norm() @ x[0, :, t])) > 0.5
+            active = z[0, j, t].item() != 0
+            hit, false = hit + (fires and active), false + (fires and not active)
+    recovered, false_firings = sc.support_recovery(W, M, x, z)
+    assert recovered.item() == pytest.approx(hit / (z != 0).sum().item(), abs=1e-6) and false_firings.item() == pytest.approx(false / (z == 0).sum().item(), abs=1e-6)
+
+
+def test_collapse_indicators_at_their_limits():
+    spread, rank = sc.collapse(torch.stack([torch.ones(16, 5000), torch.randn(16, 5000), torch.randn(16, 2) @ torch.randn(2, 5000)]))
+    assert spread[0] < 1e-3 and spread[1] == pytest.approx(1, abs=0.02) and rank[1] == pytest.approx(16, abs=0.1) and rank[2] <= 2
+
+
+def test_warm_starts_are_the_features_plus_noise(spy):
+    draw = lambda kind, seed: sc.warm_columns(kind, 50, 10, sc.generator(seed, 3))
+    assert all(len(draw("covered", seed).unique()) == 10 for seed in range(200))
+    missing = np.mean([len(draw("random", seed).unique()) < 10 for seed in range(2000)])
+    exact = sum((-1)**(k + 1) * math.comb(10, k) * (1 - k / 10)**50 for k in range(1, 10))  # inclusion and exclusion
+    assert missing == pytest.approx(exact, abs=0.02) and exact == pytest.approx(0.0507, abs=1e-3)
+    for kind, same in (("random", False), ("aligned", True), ("covered", False)):
+        spy.made.clear()
+        sc.train(landscape(method="noncl", warm=6.0, warm_columns=kind, p=50, d=10, m=50))  # p^−3: hardly any noise
+        M = sc.sample(landscape(p=50, d=10, m=50), 1, 0.1, 0.15)[0]
+        columns = [(network.start[0][0] @ M).argmax(1) for network in spy.made]
+        assert torch.equal(*columns) == same
+    spy.made.clear()
+    sc.train(landscape(method="noncl", warm=1.0, p=20, d=20, m=20))
+    noise = spy.made[0].start[0][0] - sc.sample(landscape(p=20, d=20), 1, 0.1, 0.1)[0].T
+    assert noise.std().item() == pytest.approx(20**-0.5, rel=0.1)
+
+
+def test_theorem_1a_every_non_negative_W_is_a_minimum_of_eq_6():
+    d, keep = 4, 0.3
+    W = F.normalize(torch.randn(300, d, d, dtype=torch.float64), dim=1)
+    for U in (W[0], W[0].abs()):
+        naive = 0  # the loss as the paper writes it: over latents and all pairs of masks
+        masks = [torch.tensor(bits, dtype=U.dtype) for bits in itertools.product((0.0, 1.0), repeat=d)]
+        chance = lambda D: math.prod(keep if bit else 1 - keep for bit in D.tolist())
+        for j in range(d):
+            e = torch.eye(d, dtype=U.dtype)[j]
+            for D1, D2 in itertools.product(masks, masks):
+                naive += chance(D1) * chance(D2) * (2 - 2 * float(F.relu(U @ (D1 * e)) @ F.relu(U @ (D2 * e)))) / d
+        assert sc.loss_6(U, keep).item() == pytest.approx(naive, abs=1e-9)
+    assert torch.allclose(sc.loss_6(W.abs(), keep), torch.full((300,), 2 - 2 * keep**2, dtype=W.dtype), atol=1e-9)
+    mixed = (W < 0).any(2).any(1)
+    assert mixed.all() and (sc.loss_6(W, keep) > 2 - 2 * keep**2 + 1e-6).all()
+
+
+def test_theorem_1b_loss_is_its_definition():
+    d, keep, beta = 3, 0.4, 2.0
+    W = F.normalize(torch.randn(d, d, dtype=torch.float64), dim=0)
+    h = lambda bit, j: F.relu(W[:, j]) * bit  # relu(W D e_j) depends on entry j of the mask only
+    chance = lambda bits: math.prod(keep if bit else 1 - keep for bit in bits)
+    shared, literal = 0, 0
+    for i in range(d):
+        for first in (0, 1):
+            for D2 in itertools.product((0, 1), repeat=d):
+                S = [beta * float(h(first, i) @ h(D2[j], j)) for j in range(d)]
+                shared -= chance([first]) * chance(D2) * (S[i] - math.log(sum(map(math.exp, S)))) / d
+            mean = sum(chance([bit]) * math.exp(beta * float(h(first, i) @ h(bit, j))) for j in range(d) for bit in (0, 1))
+            for positive in (0, 1):
+                literal -= chance([first]) * chance([positive]) * (beta * float(h(first, i) @ h(positive, i)) - math.log(mean)) / d
+    assert sc.loss_9(W, keep, beta).item() == pytest.approx(shared, abs=1e-9)
+    assert sc.loss_9(W, keep, beta, literal=True).item() == pytest.approx(literal, abs=1e-9)
+
+
+def test_theorem_1b_holds_for_a17_and_fails_for_eq_9_where_predicted():
+    permutation = torch.eye(5, dtype=torch.float64)[torch.randperm(5)]
+    for beta in (2.0, 5.0):
+        assert sc.lowest_loss_9(5, 0.5, beta, False) > sc.loss_9(permutation, 0.5, beta).item() - 1e-6
+    assert sc.loss_9(permutation, 0.5, 5.0, literal=True).item() == pytest.approx(1.738, abs=1e-3)
+    assert sc.lowest_loss_9(5, 0.5, 5.0, True) == pytest.approx(1.354, abs=1e-3)
+    # the counter-example: shrink the positive part of every column to c e_j, hide the rest in a negative entry
+    c = math.sqrt(math.log(4.5 / 0.5) / 5.0)
+    W = c * torch.eye(5, dtype=torch.float64) - math.sqrt(1 - c * c) * torch.eye(5, dtype=torch.float64).roll(1, 0)
+    assert torch.allclose(W.norm(dim=0), torch.ones(5, dtype=W.dtype)) and sc.loss_9(W, 0.5, 5.0, True).item() == pytest.approx(1.354, abs=1e-3)
+    below, above = math.log(4.5 / 0.5) - 0.2, math.log(4.5 / 0.5) + 0.2  # (1 − α) exp τ = d − α
+    assert sc.lowest_loss_9(5, 0.5, below, True) > sc.loss_9(permutation, 0.5, below, True).item() - 1e-6
+    assert sc.lowest_loss_9(5, 0.5, above, True) < sc.loss_9(permutation, 0.5, above, True).item() - 1e-4
+
+
+def test_theorem_2_closed_form():
+    lrs = (torch.rand(40) * 0.3).tolist()
+    M = torch.linalg.qr(torch.randn(15, 6, dtype=torch.float64))[0]
+    Wo, Wt = torch.randn(2, 9, 15, dtype=torch.float64)
+    ends = sc.linear_descent(Wo, Wt, M, lrs, 0.95, 0.6, 0.4, 0.2)
+    C1, C2, printed = sc.theorem_2(lrs, 0.95, 0.6, 0.4, 0.2)
+    for end, start in zip(ends, (Wo, Wt)):
+        assert (end @ M - (C1 * start + C2 * (Wo + Wt)) @ M).abs().max() < 1e-10
+        assert (end @ M - (C1 * start + printed * (Wo + Wt)) @ M).abs().max() > 1e-3
+    a = torch.randn(200_000, 15, dtype=torch.float64)  # one step against a sampled gradient: masks, latents and noise drawn
+    z = (torch.rand(200_000, 6) < 0.4).double() * (1 - 2 * torch.randint(0, 2, (200_000, 6)))
+    x = z @ M.T + 0.2 * a
+    D1, D2 = (torch.rand(2, 200_000, 15) < 0.6).double()
+    gradient = -2 * Wt @ ((D2 * x).T @ (D1 * x)) / len(x)
+    step = sc.linear_descent(Wo, Wt, M, [0.1], 0.95, 0.6, 0.4, 0.2)[0]
+    assert (step - (0.95 * Wo - 0.1 * gradient)).abs().max() < 0.01
+
+
+@pytest.mark.parametrize("bias,keep,kappa", [(0.5, 0.6, 0.5), (0.3, 0.9, 0.8)])
+def test_theorem_3_converges_to_I_below_the_bound(bias, keep, kappa):
+    ratio = kappa * keep**2 / (1 - bias)
+    assert ratio < 1 and sc.growth(bias, keep, kappa) == pytest.approx(ratio, rel=0.01)
+    W = [torch.eye(3, dtype=torch.float64) + (torch.rand(3, 3, dtype=torch.float64) - 0.5) / 15 for _ in range(2)]  # entries below 1/(10 d)
+    for half in range(150 if ratio > 0.5 else 40):
+        W[half % 2] = sc.half_round(W[half % 2], W[1 - half % 2], bias, keep, kappa)
+    assert all((U - torch.eye(3)).abs().max() < 1e-4 for U in W)
+
+
+def test_theorem_3_fails_above_the_bound():
+    bias, keep, kappa = 0.5, 0.9, 0.9
+    assert kappa * keep**2 > 1 - bias and sc.growth(bias, keep, kappa) == pytest.approx(1.458, rel=0.01)
+    W = [torch.eye(3, dtype=torch.float64) + (torch.rand(3, 3, dtype=torch.float64) - 0.5) / 15 for _ in range(2)]
+    for half in range(40):
+        W[half % 2] = sc.half_round(W[half % 2], W[1 - half % 2], bias, keep, kappa)
+    assert all((U - torch.eye(3)).abs().max() > 0.1 for U in W)
+
+
+def test_landscape_results_are_complete(tmp_path):
+    out = program("sparse_coding.py", "--experiment", "table1", "fig4", "budget", "theory", "--epochs", 2, "--seeds", 2, "--device", "cpu", "--out", tmp_path)
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert {r["experiment"] for r in found} == {"table1", "fig4", "budget", "theory"} and len(found) == 18 + 1 + 24 + 10
+    for r in found:
+        assert r["experiment"] in out and r["setting"] in out
+        assert set(r) == {"experiment", "setting", "statistic", "lr_times_steps", "start", "end_mean", "end_std", "paper", "seeds", "verdict"}
+    row = next(r for r in found if r["setting"] == "SimSiam, sparsity 0.2" and r["statistic"] == "median")
+    curves = np.load(tmp_path / "curves.npz")
+    assert row["paper"] == 0.82 and row["seeds"] == 2 and row["lr_times_steps"] == 0.5 * 2 * 7
+    assert curves["table1/SimSiam, sparsity 0.2/median"].shape == (3, 2)
+    assert row["end_mean"] == pytest.approx(curves["table1/SimSiam, sparsity 0.2/median"][-1].mean(), abs=1e-6)
+    assert {"table1.png", "fig4.png", "budget.png", "theory.png", "config.json"} <= {p.name for p in tmp_path.iterdir()}
+    changed = tmp_path / "changed"
+    program("sparse_coding.py", "--experiment", "table1", "--epochs", 1, "--temperature", 0.05, "--out", changed)
+    assert all(r["paper"] is None and r["verdict"] is None for r in json.loads((changed / "results.json").read_text()))  # not the paper's setting
+
+
+def test_paper_setting_is_the_papers():
+    s = sc.setting(sc.EXPERIMENTS["table1"][0][1], {}, paper=True)
+    assert (s.n, s.batch_size, s.lr, s.epochs, s.p, s.d, s.m, s.keep, s.seeds) == (1000, 512, [0.025], 8000, 50, 10, 50, [0.5], 5)
+    assert (s.latents, s.batch_norm, s.head, s.temperature, s.sparsity) == ("exact", "yes", "linear", [0.2], [0.1, 0.2, 0.3])
+    assert s.noise[0] == pytest.approx(0.1517, abs=1e-4)
+    assert sc.setting({}, {}, paper=False).lr == [0.5]
+
+
 # ------------------------------------------------------------------------------------------------ the programs, as a user runs them
 @pytest.fixture(scope="session")
 def short_runs(tmp_path_factory):
@@ -848,9 +1215,20 @@ def test_unlabelled_arrays_train(tmp_path):
     "bayesncl.py --device tpu": "--device tpu is not there",
     "bayesncl.py --eval-only README.md": "README.md cannot be used by bayesncl.py",
     "bayesncl.py --eval-only nowhere.pt": "nowhere.pt cannot be used by bayesncl.py",
+    "sparse_coding.py --d 60": "--d 60 orthonormal features need at least as many observed dimensions; --p is 50",
+    "sparse_coding.py --keep 0": "--keep: 0 is not between",
+    "sparse_coding.py --keep 0.5 1.2": "--keep: 1.2 is not between",
+    "sparse_coding.py --warm-columns aligned": "--warm-columns needs a warm start",
+    "sparse_coding.py --experiment fig4 --warm-columns covered --m 8": "--m 8 neurons cannot cover --d 10 features",
+    "sparse_coding.py --batch-size 2000": "--batch-size 2000 is more than --n 1000 samples",
+    "sparse_coding.py --experiment table1 --d 3 --sparsity 0.9": "asks for 4 active features of --d 3",
+    "sparse_coding.py --experiment fig8": "invalid choice: 'fig8'",
+    "sparse_coding.py --lr -1": "--lr: -1 is not above 0",
+    "sparse_coding.py --epochs 2.5": "--epochs: invalid int value",
+    "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30 --out {tmp}": "the loss is not finite in epoch 1",
 }.items())
-def test_bad_flags_end_in_one_line(command, message):
-    assert message in program(command, ok=False)
+def test_bad_flags_end_in_one_line(command, message, tmp_path):
+    assert message in program(command.format(tmp=tmp_path), ok=False)
 
 
 def test_a_checkpoint_of_another_method_is_refused(short_runs, tmp_path):
@@ -878,13 +1256,13 @@ def test_every_flag_is_read():
 
 
 def test_every_command_in_readme_parses():
-    commands = re.findall(r"^(?:CUDA_VISIBLE_DEVICES=\d )?python ((?:simclr|ncl|bayesncl)\.py[^#\n]*)", (HERE / "README.md").read_text(), re.M)
-    commands += [c for method in METHODS for c in re.findall(r"^    python (\w+\.py[^#\n]*?)(?:   .*)?$", METHODS[method].__doc__, re.M)]
+    commands = re.findall(r"^(?:CUDA_VISIBLE_DEVICES=\d )?python ((?:simclr|ncl|bayesncl|sparse_coding)\.py[^#\n]*)", (HERE / "README.md").read_text(), re.M)
+    programs = METHODS | {"sparse_coding": sc}
+    commands += [c for module in programs.values() for c in re.findall(r"^    python (\w+\.py[^#\n]*?)(?:   .*)?$", module.__doc__, re.M)]
     assert len(commands) > 10
     for command in commands:
         script, *argv = shlex.split(command)
-        known = METHODS[script[:-3]].parser().parse_args([a for a in argv])
-        assert known is not None
+        programs[script[:-3]].parser().parse_args(argv)
 
 
 def test_readme_files_exist():
@@ -893,6 +1271,8 @@ def test_readme_files_exist():
 
 
 def test_method_files_import_common_and_nothing_else_of_ours():
+    ours = {path.stem for path in HERE.glob("*.py")} - {"common"}
+    assert not ours & set(re.findall(r"^(?:import|from) (\w+)", (HERE / "sparse_coding.py").read_text(), re.M))
     for method in METHODS:
         imported = set(re.findall(r"^(?:import|from) (\w+)", (HERE / f"{method}.py").read_text(), re.M))
         assert imported <= {"torch", "torchvision", "numpy", "common"}, imported
@@ -920,6 +1300,22 @@ class TestGate:
         assert scores["bayesncl"]["live_dims"] >= 0.5 * scores["ncl"]["live_dims"]
 
 
+class TestLandscapeGate:
+    """sparse_coding.py at its fast setting reaches the paper's conclusions, and ours about its figure 4."""
+
+    def test_contrastive_finds_the_features_and_non_contrastive_does_not(self):
+        ends = {}
+        for experiment, index in ("table1", 0), ("fig2", 1):
+            s = sc.setting(sc.EXPERIMENTS[experiment][index][1] | dict(sparsity=0.1), {}, paper=False)
+            ends[experiment] = sc.train(s)[1]["min"][-1]
+        assert ends["table1"].mean() >= 0.85 and ends["fig2"].mean() <= 0.60
+
+    def test_a_warm_start_lasts_where_the_networks_are_aligned(self):
+        end = {columns: sc.train(sc.setting(sc.NONCL | dict(warm=1.0, warm_columns=columns, latents="exact"), dict(epochs=45, seeds=5), paper=False))[1]["min"][-1].mean()
+               for columns in ("random", "aligned")}  # learning rate × steps 157
+        assert end["aligned"] >= 0.9 and end["random"] <= 0.72
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_gates_hold_for_other_seeds(tmp_path, seed):
@@ -939,3 +1335,21 @@ def test_augmentation_is_five_times_as_fast_as_torchvision_on_pil():
     theirs = common.seconds(common.peer_augmentations(images)["torchvision on PIL"])
     torch.set_num_threads(threads)
     assert theirs / ours >= 5
+
+
+@pytest.mark.slow
+def test_landscape_replicas_are_faster_together_and_faster_than_the_plain_loop():
+    out = program("sparse_coding.py", "--benchmark", "--device", "cpu")
+    assert [line.split(":")[0] for line in out.splitlines() if "plain loop" in line][1:] == ["SimCLR", "SimSiam", "non-contrastive"]
+    ratios = [float(ratio) for ratio in re.findall(r"15 replicas: .*?, ([\d.]+) times as fast", out)]
+    assert len(ratios) == 3 and min(ratios) > 1.5, out
+
+
+@pytest.mark.slow
+def test_landscape_memory_grows_linearly_in_replicas():
+    code = """import resource, sparse_coding as sc
+for seeds in (20, 60, 100):
+    sc.train(sc.setting(sc.SIMCLR | dict(n=512, batch_size=256, epochs=1, seeds=seeds), {}, paper=True), records=1)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"""
+    a, b, c = map(int, subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, check=True).stdout.split())
+    assert c - b < 1.5 * (b - a) and c - a < 80 * 10_000, (a, b, c)  # kB; under 10 MB a replica
