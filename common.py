@@ -690,9 +690,9 @@ class BareParser(argparse.ArgumentParser):
 
 
 class Parser(BareParser):
-    """The flags that all image methods share, and presets per data set."""
+    """The flags that all image methods share, and presets per data set; the first of `optimizers` is the paper's."""
 
-    def __init__(self, method: str, doc: str):
+    def __init__(self, method: str, doc: str, optimizers=("lars", "adam")):
         super().__init__(method, doc, "runs/<method>-<dataset>-seed<seed>-<time>")
         add = self.add_argument
         add("--dataset", default="shapes", help="shapes (built in), cifar10, cifar100, stl10, svhn, or a name under --data-root (default: shapes)")
@@ -702,7 +702,7 @@ class Parser(BareParser):
         add("--image-size", type=within(7, kind=int), help="side of the views in pixels")
         add("--epochs", type=within(0, kind=int), help="passes over the training images")
         add("--batch-size", type=within(1, kind=int), help="images per step")
-        add("--optimizer", choices=["lars", "adam"], help="lars is the papers'")
+        add("--optimizer", choices=optimizers, help=f"{optimizers[0]} is the paper's")
         add("--lr", type=within(0), help="peak learning rate, not scaled by the batch size")
         add("--weight-decay", type=within(0, closed=True), help="not applied to biases and norms under LARS")
         add("--min-scale", type=within(1e-3, 1, closed=True), help="smallest area of a random crop, as a share of the image")

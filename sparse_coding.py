@@ -1,7 +1,7 @@
 """The landscape of contrastive and non-contrastive learning, on data whose true features are known.
 
-Samples are sparse combinations of d hidden orthonormal features, two views mask random coordinates, and a one-layer encoder
-should find the features again:
+Samples are sparse combinations of d hidden orthonormal features, two views mask random coordinates, and a one-layer encoder should find
+the features again:
 
     x = M z + ε,   a_i = D_i x,   h = φ(BN(W a)),   success = min over features j of max over neurons i of |cos(W_i, M_j)|
 
@@ -9,8 +9,8 @@ should find the features again:
     non-contrastive            ‖ h^o(a1)/‖·‖ − sg[ h^t(a2)/‖·‖ ] ‖², then with o and t exchanged            Eq. (4), (5)
     SimSiam                    −cos(W^p h(a1), sg[h(a2)]), one shared encoder
 
-Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and non-contrastive learning", AISTATS 2022. Equation,
-figure and theorem numbers are theirs. All replicas of an experiment (seeds × swept factors) train as one batched program.
+Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and non-contrastive learning", AISTATS 2022.
+Equation, figure and theorem numbers are theirs. All replicas of a setting (seeds × swept factors) train as one batched program.
 
     python sparse_coding.py                                                 Table 1 and Figures 1 to 7, fast setting, 3 seeds
     python sparse_coding.py --paper --experiment table1                     Table 1, the paper's exact setting, 5 seeds
@@ -18,19 +18,19 @@ figure and theorem numbers are theirs. All replicas of an experiment (seeds × s
     python sparse_coding.py --experiment custom --method noncl --lr 0.1 1   your own, with a flag for every factor
     python sparse_coding.py --benchmark
 
-Measured on two threads of an AMD EPYC (torch 2.15, 2026-11-21; results/landscape*): the first command takes 31 s; the second, 12
-minutes, gives minimum max-cosines of .94 ± .01, .94 ± .01, .52 ± .03 for SimCLR at Pr(z_i ≠ 0) = .1, .2, .3 (paper: .83, .90, .57)
-and .44 ± .02, .44 ± .02, .46 ± .02 for SimSiam (.47, .45, .37); mean ± std of 5 seeds.
+Measured on two threads of an AMD EPYC (torch 2.15, 2026-11-21; results/landscape*): the first command takes 31 s; the second, 12 minutes,
+gives minimum max-cosines of .94 ± .01, .94 ± .01, .52 ± .03 for SimCLR at Pr(z_i ≠ 0) = .1, .2, .3 (paper: .83, .90, .57) and
+.44 ± .02, .44 ± .02, .46 ± .02 for SimSiam (.47, .45, .37); mean ± std of 5 seeds. (.1 and .2 are the same data: 2 of 10 features.)
 
-Where the paper leaves a choice, and where we differ: 1. σ0 = sqrt(log d)/d = .15, what the authors ran; the text read as a
-variance gives .48, at which SimCLR ends at .41; 2. the threshold b of φ starts at 0, is trained and kept ≥ 0, as Eq. (14) needs:
-with b fixed at 0, φ is the identity, the features can be found only up to a rotation, and SimCLR ends at .58; 3. τ = 0.2: at the
-.05 of the authors' code SimCLR ends at .54; 4. one predictor W^p, used in both half-steps; 5. max-cosine is that of the online
-network, and of the product of both layers where there are two; 6. samples that do not fill a batch wait for the next epoch;
-7. batch normalisation has no scale and no shift, as b follows it; 8. replicas of one seed share dictionary, initial weights and
-masks, so that settings are compared on the same draws.
+Where the paper leaves a choice, and where we differ: 1. σ0 = sqrt(log d)/d = .15, what the authors ran; the text read as a variance gives
+.48, at which SimCLR ends at .41; 2. the threshold b of φ starts at 0, is trained and kept ≥ 0, as Eq. (14) needs: with b fixed at 0, φ is
+the identity, the features can be found only up to a rotation, and SimCLR ends at .58; 3. τ = 0.2: at the .05 of the authors' code SimCLR
+ends at .54; 4. one predictor W^p, used in both half-steps; 5. max-cosine is that of the online network, and of the product of all layers
+where there are several; 6. samples that do not fill a batch wait for the next epoch; 7. batch normalisation has no scale and no shift, as
+b follows it; 8. replicas of one seed share dictionary, initial weights and masks, so that settings are compared on the same draws.
 """
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -45,8 +45,7 @@ from torch import Tensor
 
 import common
 
-# Every factor of an experiment: default (the paper's), what it may be, what it means. Those in SWEPT may have several values,
-# which then train side by side, each with every seed.
+# Every factor of a setting: its value under --paper, what it may be, what it means. Several values of one in SWEPT train side by side.
 FACTORS = {
     "method": ("simclr", ["simclr", "simsiam", "noncl"], "loss and update: Eq. (9), SimSiam, or Eq. (4) with two networks"),
     "head": ("none", ["none", "linear"], "linear map after the encoder: SimCLR's projector, the others' predictor (Eq. 5)"),
@@ -56,9 +55,9 @@ FACTORS = {
     "train_bias": ("yes", ["yes", "no"], "train b with the weights; it stays ≥ 0"),
     "normalise": ("none", ["none", "rows", "columns"], "of the encoder's weights to norm 1, after every step"),
     "warm": (None, common.within(0), "warm start: rows are columns of M plus noise of standard deviation p^(−warm/2)"),
-    "warm_columns": ("random", ["random", "aligned", "covered"], "independent per network, the same in both, each feature at least once"),
+    "warm_columns": ("random", ["random", "aligned", "covered"], "independent per network, the same in both, each feature at least once; where m = d neuron i has feature i"),
     "latents": ("iid", ["iid", "exact", "onehot", "onehot-plus"], "±1 with probability Pr, exactly k of d, one ±1, one +1"),
-    "sparsity": (0.1, common.within(1e-3, 1, closed=True), "Pr(z_i ≠ 0); exact rounds d·Pr up to an even k"),
+    "sparsity": (0.1, common.within(1e-3, 1, closed=True), "Pr(z_i ≠ 0), before all-zero samples are drawn again; exact: k is d·Pr rounded up to even"),
     "masks": ("independent", ["independent", "dependent"], "D1 x and D2 x (Eq. 3) or 2 D x and 2 (I − D) x (Eq. 2)"),
     "keep": (0.5, common.within(1e-3, 1, closed=True), "probability that a mask keeps a coordinate"),
     "noise": (None, common.within(0, closed=True), "standard deviation of ε (default: sqrt(log d) / d)"),
@@ -77,13 +76,12 @@ SWEPT = ("sparsity", "keep", "noise", "temperature", "lr", "warm")
 
 # ---------------------------------------------------------------------------------------------------------------- data
 def generator(seed: int, purpose: int, device="cpu") -> torch.Generator:
-    """Random numbers of one seed for one purpose, whatever else trains beside it."""
+    """Random numbers of a seed for a purpose: 0 M, 1 z, 2 ε, 3, 4 warm columns, 8 batches and masks, 9 head, 10 + i, 20 + i layer i."""
     return torch.Generator(device).manual_seed(1000 * seed + purpose)
 
 
 def latents(kind: str, n: int, d: int, sparsity: float, random: torch.Generator) -> Tensor:
-    """z (d, n) with entries in {−1, 0, 1} and no zero column. iid: ±1 with probability `sparsity` each, zero columns drawn
-    again; exact: k entries, k = d·sparsity rounded up to an even number; onehot: one; onehot-plus: one, positive."""
+    """z (d, n) with entries in {−1, 0, 1}, of a kind of FACTORS["latents"]. iid draws columns of zeros again until none is left."""
     if kind == "iid":
         active = torch.zeros(d, n, dtype=torch.bool)
         while (empty := ~active.any(0)).any():
@@ -107,9 +105,9 @@ def sample(s, seed: int, sparsity: float, noise: float) -> tuple[Tensor, Tensor,
 def nt_xent(z: Tensor, temperature: Tensor) -> Tensor:
     """NT-Xent (Eq. 9) in nats, (R,), of unit embeddings z (R, K, 2B) whose column i + B is the other view of column i;
     temperature (R, 1, 1). The definition: NTXent computes the same and its gradient at half the cost."""
-    R, _, views = z.shape
-    logits = (z.mT @ z / temperature).diagonal_scatter(z.new_full((R, views), -torch.inf), dim1=1, dim2=2)  # (R, 2B, 2B)
-    positive = torch.arange(views, device=z.device).roll(views // 2).expand(R, views)
+    views = z.shape[2]
+    logits = (z.mT @ z / temperature).masked_fill(torch.eye(views, dtype=torch.bool, device=z.device), -torch.inf)  # (R, 2B, 2B)
+    positive = torch.arange(views, device=z.device).roll(views // 2).expand(len(z), -1)
     return F.cross_entropy(logits, positive, reduction="none").mean(1)
 
 
@@ -122,16 +120,16 @@ class NTXent(torch.autograd.Function):
         views, losses, gradients = z.shape[2], [], []
         few = max(1, 2**21 // views**2)
         buffers = z.new_empty(2, min(few, len(z)), views, views)
-        for z, t in zip(z.split(few), temperature.split(few)):
-            E, weight = buffers[:, :len(z)]  # (few, 2B, 2B) each
-            ones = torch.ones_like(z[:, :1])  # one more row makes the product (zᵀz − 1)/τ, whose exp cannot overflow
-            torch.bmm(torch.cat([z, -ones], 1).mT, torch.cat([z, ones], 1) / t, out=E).exp_()
+        for part, t in zip(z.split(few), temperature.split(few)):
+            E, weight = buffers[:, :len(part)]  # (few, 2B, 2B) each
+            ones = torch.ones_like(part[:, :1])  # one more row makes the product (zᵀz − 1)/τ, whose exp cannot overflow
+            torch.bmm(torch.cat([part, -ones], 1).mT, torch.cat([part, ones], 1) / t, out=E).exp_()
             E.diagonal(dim1=1, dim2=2).zero_()
             s = E.sum(1, keepdim=True)  # (few, 1, 2B)
-            positive = z.roll(views // 2, 2)
-            losses.append((s.log() + (1 - (z * positive).sum(1, keepdim=True)) / t).mean((1, 2)))
+            positive = part.roll(views // 2, 2)
+            losses.append((s.log() + (1 - (part * positive).sum(1, keepdim=True)) / t).mean((1, 2)))
             torch.add(1 / s, 1 / s.mT, out=weight)
-            gradients.append((z @ E.mul_(weight) - 2 * positive) / (views * t))
+            gradients.append((part @ E.mul_(weight) - 2 * positive) / (views * t))
         context.save_for_backward(torch.cat(gradients))
         return torch.cat(losses)
 
@@ -150,7 +148,7 @@ def unit(h: Tensor) -> Tensor:
     return h / h.square().sum(1, keepdim=True).clamp(min=1e-12).sqrt()
 
 
-def srelu(v: Tensor, b: Tensor) -> Tensor:
+def srelu(v: Tensor, b: Tensor | float) -> Tensor:
     """Symmetric ReLU (Eq. 14): v moved by b ≥ 0 towards 0, and 0 where |v| ≤ b."""
     return F.relu(v - b) - F.relu(-v - b)
 
@@ -180,10 +178,7 @@ class Encoder(nn.Module):
 
     def W(self) -> Tensor:
         """What the linear maps do together, (R, m, p)."""
-        W = self.layers[0]
-        for layer in self.layers[1:]:
-            W = layer @ W
-        return W
+        return functools.reduce(lambda product, layer: layer @ product, self.layers)
 
     @torch.no_grad()
     def project(self) -> None:
@@ -212,10 +207,10 @@ def max_cosine(W: Tensor, M: Tensor) -> Tensor:
 
 def support_recovery(W: Tensor, M: Tensor, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
     """Shares of the active and of the inactive latents z (R, d, n) whose matched neuron fires on x (R, p, n), (R,) each. The
-    match of a feature is its neuron of largest |cos|; it fires when its response, at weights of norm 1, is above ½."""
-    unit = F.normalize(W, dim=2)
-    match = (unit @ F.normalize(M, dim=1)).abs().argmax(1)  # (R, d)
-    fires = (torch.take_along_dim(unit, match[:, :, None], 1) @ x).abs() > 0.5  # (R, d, n)
+    match of a feature is its neuron of largest |cos|; it fires when |its response|, at weights of norm 1, is above ½."""
+    W = F.normalize(W, dim=2)
+    match = (W @ F.normalize(M, dim=1)).abs().argmax(1)  # (R, d)
+    fires = (torch.take_along_dim(W, match[:, :, None], 1) @ x).abs() > 0.5  # (R, d, n)
     return tuple((fires & where).sum((1, 2)) / where.sum((1, 2)).clamp(min=1) for where in (z != 0, z == 0))
 
 
@@ -232,29 +227,31 @@ def collapse(h: Tensor) -> tuple[Tensor, Tensor]:
 
 # ------------------------------------------------------------------------------------------------------------ training
 def train(s: SimpleNamespace, device="cpu", records=30) -> tuple[list[dict], dict[str, np.ndarray]]:
-    """Train all replicas of setting `s`, every seed with every combination of the swept factors, as one program.
-
-    Returns the replicas (dicts of seed and swept factors) and curves: "epoch" (T,), and (T, R) each of min, median and max
-    (of max_cosine), loss (of the epoch that ended; NaN at the start), recovered, false_firings, spread, rank."""
+    """Train all replicas of setting `s`, every seed with every combination of the swept factors, as one program. Returns the replicas
+    (dicts of seed, swept factors, "uncovered") and curves: "epoch" (T,), and (T, R) each of min, median and max (of max_cosine), loss
+    (of the epoch that ended; NaN at the start), recovered, false_firings, spread, rank. BadInput when the loss is not finite."""
     replicas = [dict(zip(("seed", *SWEPT), values), uncovered="") for values in
                 itertools.product(range(1, s.seeds + 1), *(getattr(s, factor) for factor in SWEPT))]
     R, B, steps = len(replicas), s.batch_size, s.n // s.batch_size
     per_replica = lambda factor: torch.tensor([r[factor] for r in replicas], device=device).view(R, 1, 1)
     lr, temperature = per_replica("lr"), per_replica("temperature")
-    threshold = (65536 * per_replica("keep") - 32769).round().to(torch.int16)  # a mask keeps where 16 random bits are below
+    threshold = (65536 * per_replica("keep") - 32769).round().to(torch.int16)  # a mask keeps where 16 random bits are not above
     M, z, x = (torch.stack(t).to(device) for t in zip(*(sample(s, r["seed"], r["sparsity"], r["noise"]) for r in replicas)))
 
     def gaussian(purpose, *shape):  # (R, *shape), variance 1; replicas of one seed start alike
         return torch.stack([torch.randn(*shape, generator=generator(r["seed"], purpose)) for r in replicas]).to(device)
 
     def encoder(network):
-        layers = [gaussian(10 + 10 * network + i, s.m, s.m if i else s.p) for i in range(s.layers)]
-        noise, layers = layers[0], [layer / math.sqrt(s.p * s.d) for layer in layers]
+        noise = [gaussian(10 + 10 * network + i, s.m, s.m if i else s.p) for i in range(s.layers)]
+        layers = [W / math.sqrt(s.p * s.d) for W in noise]
         if s.warm[0] is not None:
-            drawn = [warm_columns(s.warm_columns, s.m, s.d, generator(r["seed"], 3 + network * (s.warm_columns != "aligned"))) for r in replicas]
-            layers[0] = torch.stack([M_r[:, columns].T for M_r, columns in zip(M, drawn)]) + s.p ** (-per_replica("warm") / 2) * noise
+            purpose = 3 if s.warm_columns == "aligned" else 3 + network
+            drawn = [warm_columns(s.warm_columns, s.m, s.d, generator(r["seed"], purpose)) for r in replicas]
+            features = torch.stack([M_r[:, columns].T for M_r, columns in zip(M, drawn)])
+            layers[0] = features + s.p ** (-per_replica("warm") / 2) * noise[0]
             for r, columns in zip(replicas, drawn):
-                r["uncovered"] = r["uncovered"] or "feature" * (len(columns.unique()) < s.d)
+                if len(columns.unique()) < s.d:  # a feature that no neuron starts at
+                    r["uncovered"] = "feature"
         return Encoder(layers, s.bias, s.batch_norm == "yes", s.normalise).to(device)
 
     networks = [encoder(i) for i in range(1 + (s.method == "noncl"))]  # online and target, or one for both views
@@ -264,22 +261,21 @@ def train(s: SimpleNamespace, device="cpu", records=30) -> tuple[list[dict], dic
 
     def descend(loss, network):  # plain SGD; replica r's part of the sum is all that its weights have a gradient of
         weights = [*network.layers] + [network.b] * (s.train_bias == "yes") + [head] * (head is not None)
-        gradients = torch.autograd.grad(loss.sum(), weights)
-        with torch.no_grad():
-            for weight, gradient in zip(weights, gradients):
-                weight -= lr * gradient
+        for weight, gradient in zip(weights, torch.autograd.grad(loss.sum(), weights)):
+            weight.data -= lr * gradient
         network.project()
 
     random = [generator(seed, 8, device) for seed in range(1, s.seeds + 1)]
     of_seed = torch.tensor([r["seed"] - 1 for r in replicas], device=device)
-    marks = {0, round(200 / (s.lr[0] * steps)), *np.linspace(1, s.epochs, records).round(), *np.geomspace(1, s.epochs, records).round()}
-    marks = sorted(mark for mark in marks if mark <= s.epochs)  # epochs after which to measure, the paper's learning rate × steps among them
+    marks = {0, *np.linspace(1, s.epochs, records).round(), *np.geomspace(1, s.epochs, records).round(), round(200 / (s.lr[0] * steps))}
+    marks = sorted(mark for mark in marks if mark <= s.epochs)  # epochs after which to measure; 200: the paper's learning rate × steps
     losses, curves = [x.new_full((R,), torch.nan)], {}
     for epoch in range(s.epochs + 1):
         if epoch in marks:
             loss = torch.stack(losses).mean(0)
-            if epoch and not loss.isfinite().all():
-                raise common.BadInput(f"the loss is not finite in epoch {epoch} for {replicas[int((~loss.isfinite()).nonzero()[0])]}; try a smaller --lr")
+            broken = [r for r, finite in zip(replicas, loss.isfinite().tolist()) if not finite]
+            if epoch and broken:
+                raise common.BadInput(f"the loss is not finite in epoch {epoch} for {broken[0]}; try a smaller --lr")
             with torch.no_grad():
                 W = online.W()
                 quantiles = max_cosine(W, M).quantile(torch.tensor([0, 0.5, 1], device=device), dim=1)
@@ -290,12 +286,12 @@ def train(s: SimpleNamespace, device="cpu", records=30) -> tuple[list[dict], dic
             break
         order = torch.stack([torch.randperm(s.n, generator=g, device=device) for g in random])[of_seed]
         shuffled = x.gather(2, order[:, None].expand(-1, s.p, -1))  # (R, p, n)
-        words = [torch.empty(steps, 2, s.p, B // 4 + 1, dtype=torch.int64, device=device).random_(-2**63, None, generator=g) for g in random]
-        bits = torch.stack(words).view(torch.int16)[..., :B]  # (seeds, steps, 2, p, B), four times 16 in every word
+        words = torch.empty(s.seeds, steps, 2, s.p, B // 4 + 1, dtype=torch.int64, device=device)  # of 64 random bits, 16 for an entry
+        bits = torch.stack([w.random_(-2**63, None, generator=g) for w, g in zip(words, random)]).view(torch.int16)[..., :B]
         losses = []
         for step in range(steps):
             batch = shuffled[:, :, step * B:(step + 1) * B]  # (R, p, B)
-            D1, D2 = (bits[:, step, i][of_seed] <= threshold for i in (0, 1))
+            D1, D2 = (bits[:, step, i][of_seed] <= threshold for i in (0, 1))  # (R, p, B)
             a1, a2 = (D1 * batch, D2 * batch) if s.masks == "independent" else (2 * D1 * batch, 2 * ~D1 * batch)
             view1, view2 = online.read(a1), online.read(a2)
             if s.method == "simclr":
@@ -325,7 +321,9 @@ TABLE1 = dict(latents="exact", sparsity=LEVELS)
 FIG1 = dict(latents="onehot", batch_norm="no", fast=dict(lr=0.05, epochs=300))  # without BatchNorm .5 kills neurons
 FIG7 = NONCL | dict(p=20, d=20, m=20, warm=1.25, lr=0.1)
 LONG = dict(sparsity=LEVELS, lr=2.0, epochs=300, batch_size=128)  # lr × steps 4200
-EXPERIMENTS = {  # experiment → (name, factors, what the paper reports: max-cosine → a number, a list for LEVELS, or a word of VERDICTS)
+# Experiment → (name, factors, what the paper reports: max-cosine → a number, a list for LEVELS, or high, low, falls). Beside factors
+# there are `fast`, what differs from FAST, and `by`, by which the table splits replicas as it does by swept factors.
+EXPERIMENTS = {
     "table1": [("SimCLR", SIMCLR | TABLE1, {"max": [0.94, 0.94, 0.94], "median": [0.92, 0.93, 0.92], "min": [0.83, 0.90, 0.57]}),
                ("SimSiam", SIMSIAM | TABLE1, {"max": [0.94, 0.93, 0.678], "median": [0.87, 0.82, 0.45], "min": [0.47, 0.45, 0.37]})],
     "fig1": [("contrastive, one-hot", dict(method="simclr") | FIG1, {"min": "high"}),
@@ -337,27 +335,24 @@ EXPERIMENTS = {  # experiment → (name, factors, what the paper reports: max-co
     "fig5": [("warm start, predictor", PREDICTOR | dict(warm=1.0), {"min": 0.87})],
     "fig6": [("cold start, predictor", PREDICTOR, {"min": "low"})],
     "fig7": [("warm start, rows normalised", FIG7 | dict(normalise="rows"), {"min": 0.85})],
-    "alignment": [(f"p={p}, {columns} columns" + ", rows normalised" * (rows == "rows") + ", predictor" * (method is PREDICTOR),
-                   method | dict(warm=1.0, p=p, warm_columns=columns, normalise=rows), {"min": None})
-                  for method, p, rows in ((NONCL, 50, "none"), (NONCL, 50, "rows"), (NONCL, 20, "none"), (PREDICTOR, 50, "none"))
-                  for columns in ("random", "aligned")]
-                 + [("Fig. 7 without normalisation", FIG7, {"min": None}),
-                    ("Fig. 5 with 60 seeds", PREDICTOR | dict(warm=1.0, seeds=60, by="uncovered"), {"min": None})],
+    "alignment": [*((f"p={p}, {columns} columns{note}", factors | dict(warm=1.0, p=p, warm_columns=columns), {"min": None})
+                    for factors, p, note in ((NONCL, 50, ""), (NONCL | dict(normalise="rows"), 50, ", rows normalised"),
+                                             (NONCL, 20, ""), (PREDICTOR, 50, ", predictor"))
+                    for columns in ("random", "aligned")),
+                  ("Fig. 7 without normalisation", FIG7, {"min": None}),
+                  ("Fig. 5 with 60 seeds", PREDICTOR | dict(warm=1.0, seeds=60, by=["uncovered"]), {"min": None})],
     "budget": [(name, method | LONG, {"min": None}) for name, method in
                (("SimCLR", SIMCLR), ("SimSiam", SIMSIAM), ("non-contrastive", NONCL), ("non-contrastive, predictor", PREDICTOR))],
     "custom": [("custom", {}, {"min": None})],
 }
-VERDICTS = {"high": lambda start, end: end >= 0.8, "low": lambda start, end: end <= 0.65, "falls": lambda start, end: end < start}
 
 
 def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
-    """All factors of one program: the paper's, then unless `paper` the fast ones, the experiment's, the user's. BadInput if they clash."""
+    """Every factor of a program: the user's over the experiment's over FAST (unless `paper`) over the paper's. BadInput if they clash."""
     fast = {} if paper else FAST | factors.get("fast", {})
-    given = {name: value for name, value in given.items() if name != "seeds" or "seeds" not in factors}
-    s = SimpleNamespace(**{name: factor[0] for name, factor in FACTORS.items()} | fast | factors | given)
-    for name in SWEPT:
-        value = getattr(s, name)
-        setattr(s, name, value if isinstance(value, list) else [value])
+    chosen = {name: factor[0] for name, factor in FACTORS.items()} | fast | factors | given
+    chosen["seeds"] = factors.get("seeds", chosen["seeds"])  # an experiment's own number of seeds is part of its question
+    s = SimpleNamespace(**{name: [value] if name in SWEPT and not isinstance(value, list) else value for name, value in chosen.items()})
     s.noise = [math.sqrt(math.log(s.d)) / s.d if noise is None else noise for noise in s.noise]
     k = 2 * math.ceil(round(s.d * max(s.sparsity) / 2, 6))
     for wrong, text in [
@@ -372,45 +367,39 @@ def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
     return s
 
 
-def rows(experiment: str, name: str, s: SimpleNamespace, replicas: list[dict], curves: dict, claims: dict) -> list[dict]:
-    """What the table says of one program: mean and std over the seeds of every combination of swept factors, with their curves."""
-    by, found = [factor for factor in SWEPT if len(getattr(s, factor)) > 1] + ["uncovered"] * hasattr(s, "by"), []
-    for style, group in enumerate(dict.fromkeys(tuple(r[factor] for factor in by) for r in replicas)):
-        members = [i for i, r in enumerate(replicas) if tuple(r[factor] for factor in by) == group]
-        own = {key: values if key == "epoch" else values[:, members] for key, values in curves.items()}
+def rows(experiment: str, name: str, s: SimpleNamespace, replicas: list[dict], curves: dict, claims: dict) -> tuple[list[dict], dict]:
+    """A program's rows of the table, mean and std over the seeds of every combination of swept factors; and their curves, by setting."""
+    by = [factor for factor in SWEPT if len(getattr(s, factor)) > 1] + getattr(s, "by", [])
+    groups, found, drawn = {}, [], {}
+    for i, r in enumerate(replicas):
+        groups.setdefault(tuple(r[factor] for factor in by), []).append(i)
+    for values, members in groups.items():
+        title = ", ".join([name, *(f"{factor} {value}" for factor, value in zip(by, values) if value not in (None, ""))])
+        drawn[title] = own = {key: curve if key == "epoch" else curve[:, members] for key, curve in curves.items()}
         own["lr_times_steps"] = replicas[members[0]]["lr"] * curves["epoch"] * (s.n // s.batch_size)
         ends = [int(np.abs(own["lr_times_steps"] - 200).argmin())] * (experiment == "budget") + [-1]  # the paper's budget, and ours
         for (statistic, claim), end in itertools.product(claims.items(), ends):
-            if isinstance(claim, list):
-                claim = dict(zip(LEVELS, claim)).get(replicas[members[0]]["sparsity"])
             start, mean = (float(own[statistic][t].mean()) for t in (0, end))
-            agrees = claim is not None and (VERDICTS[claim](start, mean) if isinstance(claim, str) else abs(mean - claim) <= 0.1)
-            verdict = None if claim is None else "agrees" if agrees else "differs"
+            if isinstance(claim, list):
+                claim = claim[LEVELS.index(replicas[members[0]]["sparsity"])]
+            words = {"high": mean >= 0.8, "low": mean <= 0.65, "falls": mean < start}
+            agrees = words[claim] if claim in words else claim is not None and abs(mean - claim) <= 0.1
             found.append(dict(
-                experiment=experiment, setting=", ".join([name, *(f"{factor} {v}" for factor, v in zip(by, group) if v)]), statistic=statistic,
-                lr_times_steps=float(own["lr_times_steps"][end]), start=start, end_mean=mean, paper=claim, seeds=len(members),
-                end_std=float(own[statistic][end].std(ddof=1)) if len(members) > 1 else None, verdict=verdict, drawn=(name, style, own)))
-    return found
+                experiment=experiment, setting=title, statistic=statistic, lr_times_steps=float(own["lr_times_steps"][end]),
+                start=start, end_mean=mean, end_std=float(own[statistic][end].std(ddof=1)) if len(members) > 1 else None,
+                paper=claim, verdict=None if claim is None else "agrees" if agrees else "differs", seeds=len(members)))
+    return found, drawn
 
 
-def show(found: list[dict]) -> None:
-    """Print rows as one Markdown table."""
-    columns = {"experiment": "experiment", "setting": "setting", "max-cosine": "statistic", "lr × steps": "lr_times_steps", "start": "start",
-               "end": "end_mean", "±": "end_std", "paper": "paper", "verdict": "verdict", "seeds": "seeds"}
-    text = lambda v: "–" if v is None else f"{v:.0f}" if isinstance(v, float) and v >= 10 else f"{v:.3g}" if isinstance(v, float) else str(v)
-    print(common.markdown([list(columns)] + [[text(row[key]) for key in columns.values()] for row in found]))
-
-
-def draw(plt, path, found: list[dict], log: bool) -> None:
-    """Min max-cosine and loss over training as the paper draws them, mean and ± std over seeds: a colour per program of `found`."""
+def draw(plt, path, programs: list[dict], log: bool) -> None:
+    """Min max-cosine and loss over training, mean ± std over seeds: a colour per program, a line style for each of its settings."""
     figure, panels = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained")
-    curves = {row["setting"]: row["drawn"] for row in found}
-    names = list(dict.fromkeys(name for name, _, _ in curves.values()))
     for panel, key, label in zip(panels, ("min", "loss"), ("minimum max-cosine", "loss")):
-        for setting, (name, style, own) in curves.items():
-            mean, std, x = own[key].mean(1), own[key].std(1), own["lr_times_steps"]
-            panel.plot(x, mean, ("-", "--", ":", "-.")[style % 4], color=f"C{names.index(name)}", label=setting)
-            panel.fill_between(x, mean - std, mean + std, color=f"C{names.index(name)}", alpha=0.15)
+        for colour, program in enumerate(programs):
+            for (title, own), style in zip(program.items(), itertools.cycle(("-", "--", ":", "-."))):
+                x, mean, std = own["lr_times_steps"], own[key].mean(1), own[key].std(1, ddof=min(1, own[key].shape[1] - 1))
+                panel.plot(x, mean, style, color=f"C{colour}", label=title)
+                panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.15)
         panel.set(xlabel="learning rate × steps", ylabel=label)
         if log:
             panel.set_xscale("log")
@@ -471,18 +460,18 @@ def theorem_2(lrs: list[float], decay: float, keep: float, kappa: float, noise: 
     """C1 and C2 of W^o_t M = C1 W^o_0 M + C2 (W^o_0 M + W^t_0 M): Π(λ − c_i) and ½[Π(λ + c_i) − Π(λ − c_i)], c_i = 2 lr_i α² (κ + σ0²);
     and C2 as the paper prints it, a sum over j with a product that starts at j where it has to start at j + 1."""
     c = [2 * lr * keep**2 * (kappa + noise**2) for lr in lrs]
-    minus, plus = (lambda terms: math.prod(decay - x for x in terms)), (lambda terms: math.prod(decay + x for x in terms))
+    minus = lambda terms: math.prod(decay - x for x in terms)
+    plus = lambda terms: math.prod(decay + x for x in terms)
     return minus(c), (plus(c) - minus(c)) / 2, sum(c[j] * minus(c[j:]) * plus(c[:j]) for j in range(len(c)))
 
 
 def half_round(W: Tensor, other: Tensor, bias: float, keep: float, kappa: float, steps=60, lr=10.0) -> Tensor:
     """Theorem 3: W (d, d) after steps of descent on the population value of Eq. (15) with M = I and no noise, `other` fixed, rows
     normalised after each. The expectation runs over all 3^d latents and 2^d masks."""
-    d = len(W)
-    z = torch.cartesian_prod(*[W.new_tensor([-1.0, 0.0, 1.0])] * d)  # (3^d, d)
-    D = torch.cartesian_prod(*[W.new_tensor([0.0, 1.0])] * d)  # (2^d, d)
+    z = torch.cartesian_prod(*[W.new_tensor([-1.0, 0.0, 1.0])] * len(W))  # (3^d, d)
+    D = torch.cartesian_prod(*[W.new_tensor([0.0, 1.0])] * len(W))  # (2^d, d)
     of_z, of_D = (kappa / 2 * z.abs() + (1 - kappa) * (1 - z.abs())).prod(1), (keep * D + (1 - keep) * (1 - D)).prod(1)
-    mean = lambda W: (srelu(z[:, None] * D @ W.mT, torch.full_like(W[0], bias)) * of_D[:, None]).sum(1)  # (3^d, d), over masks
+    mean = lambda W: (srelu(z[:, None] * D @ W.mT, bias) * of_D[:, None]).sum(1)  # (3^d, d), over masks
     goal = mean(other)
     for _ in range(steps):
         W = W.detach().requires_grad_()
@@ -503,36 +492,38 @@ def theory(folder, plt) -> list[dict]:
     random, found = generator(0, 2), []
 
     def row(text, measured, theorem, holds):
-        found.append(dict(experiment="theory", setting=text, statistic=None, lr_times_steps=None, start=None, end_mean=measured, end_std=None,
-                          paper=theorem, verdict="holds" if holds else "fails", seeds=None))
+        found.append(dict(experiment="theory", setting=text, statistic=None, lr_times_steps=None, start=None, end_mean=measured,
+                          end_std=None, paper=theorem, verdict="holds" if holds else "fails", seeds=None))
 
-    d, keep, bound = 5, 0.5, 1.5  # 2 − 2α²
+    d, keep = 5, 0.5
     W = F.normalize(torch.randn(1000, d, d, dtype=torch.float64, generator=random), dim=1)
-    row("1(a) Eq. (6), largest of 1,000 W ≥ 0", largest := loss_6(W.abs(), keep).max().item(), bound, largest < bound + 1e-9)
-    row("1(a) Eq. (6), smallest of 1,000 W of mixed signs", smallest := loss_6(W, keep).min().item(), bound, smallest > bound)
-    betas = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    readings = {name: [(loss_9(torch.eye(d, dtype=W.dtype), keep, beta, literal).item(), lowest_loss_9(d, keep, beta, literal)) for beta in betas]
-                for name, literal in {"Eq. (A.17)": False, "Eq. (9), a mask per negative": True}.items()}
-    for name, found_at in readings.items():
-        for beta, (permutation, lowest) in list(zip(betas, found_at))[1::3]:
-            row(f"1(b) {name}, τ = {beta:.0f}: lowest found, permutation", lowest, permutation, lowest > permutation - 1e-3)
+    largest, smallest, bound = loss_6(W.abs(), keep).max().item(), loss_6(W, keep).min().item(), 2 - 2 * keep**2
+    row("1(a) Eq. (6), largest of 1,000 W ≥ 0", largest, bound, largest < bound + 1e-9)
+    row("1(a) Eq. (6), smallest of 1,000 W of mixed signs", smallest, bound, smallest > bound)
+    betas, readings = [1, 2, 3, 4, 5, 6], {}
+    for name, literal in (("Eq. (A.17)", False), ("Eq. (9), a mask per negative", True)):
+        permutation = [loss_9(torch.eye(d, dtype=W.dtype), keep, beta, literal).item() for beta in betas]
+        lowest = [lowest_loss_9(d, keep, beta, literal) for beta in betas]
+        readings[name] = {"a permutation": permutation, "lowest found": lowest}
+        for i in (1, 4):
+            row(f"1(b) {name}, τ = {betas[i]}: lowest found, permutation", lowest[i], permutation[i], lowest[i] > permutation[i] - 1e-3)
     lrs = torch.rand(50, generator=random).mul(0.2).tolist()
     M = torch.linalg.qr(torch.randn(20, d, dtype=torch.float64, generator=random))[0]
     Wo, Wt = torch.randn(2, 8, 20, dtype=torch.float64, generator=random)
     after = linear_descent(Wo, Wt, M, lrs, 0.97, keep, 0.3, 0.1)[0] @ M
-    C1, *C2s = theorem_2(lrs, 0.97, keep, 0.3, 0.1)
-    for C2, text in zip(C2s, ("", ", C2 as printed")):
-        error = ((C1 * Wo @ M + C2 * (Wo + Wt) @ M - after).abs().max() / after.abs().max()).item()
+    C1, C2, printed = theorem_2(lrs, 0.97, keep, 0.3, 0.1)
+    for C, text in (C2, ""), (printed, ", C2 as printed"):
+        error = ((C1 * Wo @ M + C * (Wo + Wt) @ M - after).abs().max() / after.abs().max()).item()
         row("2 W^o M after 50 steps, relative error of the closed form" + text, error, 0.0, error < 1e-10)
     regions = list(itertools.product((0.3, 0.6), (0.5, 0.7, 0.9), (0.3, 0.6, 0.9)))  # b, α, κ
     ratios, growths = [kappa * keep**2 / (1 - b) for b, keep, kappa in regions], [growth(*region) for region in regions]
     for i in (0, -1):
-        row("3 growth of off-diagonal entries in a half-round, below 1; κα²/(1−b)", growths[i], ratios[i], growths[i] < 1)
+        row("3 off-diagonal entries times this in a half-round: κα²/(1−b), below 1", growths[i], ratios[i], growths[i] < 1)
     if plt:
         figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-        for colour, (name, found_at) in enumerate(readings.items()):
-            left.plot(betas, [at[0] for at in found_at], f"C{colour}", label=f"{name}: a permutation")
-            left.plot(betas, [at[1] for at in found_at], f"C{colour}o", label=f"{name}: lowest found")
+        for colour, (name, reading) in enumerate(readings.items()):
+            for style, (what, losses) in zip(("-", "o"), reading.items()):
+                left.plot(betas, losses, style, color=f"C{colour}", label=f"{name}: {what}")
         left.axvline(math.log((d - keep) / (1 - keep)), color="grey", linestyle=":", label="(1 − α) exp τ = d − α")
         left.set(xlabel="τ, multiplying the similarity", ylabel="contrastive loss (nats)", title="Theorem 1(b), d = 5, α = 0.5")
         right.plot([0, 2], [0, 2], "grey", label="κα²/(1 − b)")
@@ -551,28 +542,25 @@ def plain_loop(s: SimpleNamespace):
     """One replica as one would write it first: nn.Linear, nn.BatchNorm1d, DataLoader, F.cross_entropy. A call trains an epoch."""
     x = sample(s, 1, s.sparsity[0], s.noise[0])[2].T  # (n, p)
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), s.batch_size, shuffle=True, drop_last=True)
-    linear = [nn.Linear(s.p, s.m, bias=False) for _ in range(2)]
-    norm = nn.BatchNorm1d(s.m, affine=False)
+    encoder = lambda: nn.Sequential(nn.Linear(s.p, s.m, bias=False), nn.BatchNorm1d(s.m, affine=False))
+    networks = [encoder(), encoder()] if s.method == "noncl" else [encoder()]
     head = nn.Linear(s.m, s.m, bias=False) if s.head == "linear" else nn.Identity()
     b = nn.Parameter(torch.zeros(s.m))
-    optimizer = torch.optim.SGD([*linear[0].parameters(), *linear[1].parameters(), *head.parameters(), b], lr=0.025)
-    encode = lambda layer, a: srelu(norm(layer(a)), b)
-
-    def losses(a1, a2):
-        if s.method == "simclr":
-            z = F.normalize(head(encode(linear[0], torch.cat([a1, a2]))))
-            logits = (z @ z.T / s.temperature[0]).fill_diagonal_(-torch.inf)
-            yield F.cross_entropy(logits, torch.arange(len(z)).roll(len(a1)))
-        elif s.method == "simsiam":
-            h1, h2 = encode(linear[0], a1), encode(linear[0], a2)
-            yield -(F.cosine_similarity(head(h1), h2.detach()).mean() + F.cosine_similarity(head(h2), h1.detach()).mean()) / 2
-        else:
-            for trained, fixed in (linear, linear[::-1]):
-                yield 2 - 2 * F.cosine_similarity(head(encode(trained, a1)), encode(fixed, a2).detach()).mean()
+    optimizer = torch.optim.SGD([*nn.ModuleList([*networks, head]).parameters(), b], s.lr[0])
 
     def epoch():
         for (x,) in loader:
-            for loss in losses(*(x * (torch.rand_like(x) < s.keep[0]) for _ in range(2))):
+            a1, a2 = (x * (torch.rand_like(x) < s.keep[0]) for _ in range(2))  # (B, p)
+            for trained, fixed in zip(networks, networks[::-1]):  # two half-steps, or one with itself
+                h1, h2 = srelu(trained(a1), b), srelu(fixed(a2), b)  # (B, m)
+                if s.method == "simclr":
+                    z = F.normalize(head(torch.cat([h1, h2])))
+                    logits = (z @ z.T / s.temperature[0]).fill_diagonal_(-torch.inf)
+                    loss = F.cross_entropy(logits, torch.arange(len(z)).roll(len(h1)))
+                elif s.method == "simsiam":
+                    loss = -(F.cosine_similarity(head(h1), h2.detach()).mean() + F.cosine_similarity(head(h2), h1.detach()).mean()) / 2
+                else:
+                    loss = 2 - 2 * F.cosine_similarity(head(h1), h2.detach()).mean()
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -583,17 +571,13 @@ def benchmark(device: str) -> None:
     """Seconds per epoch and replica at n = 3000, B = 512 for growing numbers of replicas, and the plain loop on the same machine."""
     print(f"{common.hardware(torch.device(device))}, torch {torch.__version__}, n = 3000, batch 512; plain loop on the CPU")
     for name, method in (("SimCLR", SIMCLR), ("SimSiam", SIMSIAM), ("non-contrastive", NONCL)):
-        s = setting(method | dict(n=3000), {}, paper=True)
-        plain = common.seconds(plain_loop(s), repeat=3)
+        plain = common.seconds(plain_loop(setting(method | dict(n=3000), {}, paper=True)), repeat=3)
         print(f"{name}: plain loop {plain:.4f} s per epoch")
-        for s.seeds in (1, 5, 15, 45):
-            times = []
-            for s.epochs in (2, 12):  # the difference leaves out what happens once
-                start = time.perf_counter()
-                train(s, device, records=1)
-                times.append(time.perf_counter() - start)
-            ours = (times[1] - times[0]) / 10 / s.seeds
-            print(f"    {s.seeds:3d} replicas: {ours:.4f} s per epoch and replica, {plain / ours:.1f} times as fast")
+        for seeds in (1, 5, 15, 45):
+            both = [setting(method | dict(n=3000, seeds=seeds, epochs=epochs), {}, paper=True) for epochs in (2, 12)]
+            short, long = (common.seconds(lambda: train(s, device, records=1), repeat=1) for s in both)
+            ours = (long - short) / 10 / seeds  # the difference leaves out what happens once
+            print(f"    {seeds:3d} replicas: {ours:.4f} s per epoch and replica, {plain / ours:.1f} times as fast")
 
 
 # ------------------------------------------------------------------------------------------------------------- program
@@ -602,12 +586,12 @@ def parser() -> argparse.ArgumentParser:
     flags = common.BareParser("sparse_coding", __doc__, "runs/sparse_coding-<time>")
     flags.add_argument("--experiment", nargs="+", choices=[*EXPERIMENTS, "theory", "all"], default=list(EXPERIMENTS)[:8], metavar="NAME",
                        help="table1, fig1 … fig7 (these by default), alignment, budget, theory, custom, all")
-    flags.add_argument("--paper", action="store_true", help="the paper's exact setting instead of the fast one: lr .025, 8000 epochs, batch 512, 5 seeds")
+    flags.add_argument("--paper", action="store_true", help="the paper's exact setting: lr .025, 8000 epochs, batch 512, 5 seeds (without: lr .5, 100 "
+                       "epochs, batch 128, 3 seeds; some experiments have their own)")
     flags.add_argument("--benchmark", action="store_true", help="time this program and a plain loop, and end")
     for name, (default, kind, text) in FACTORS.items():
-        how = dict(choices=kind) if isinstance(kind, list) else dict(type=kind)
-        several = dict(nargs="+") if name in SWEPT else {}
-        flags.add_argument("--" + name.replace("_", "-"), help=f"{text} (paper: {default})", **how, **several)
+        flags.add_argument("--" + name.replace("_", "-"), nargs="+" if name in SWEPT else None, help=text + (f" (--paper: {default})" if default is not None else ""),
+                           **{"choices" if isinstance(kind, list) else "type": kind})
     return flags
 
 
@@ -618,27 +602,31 @@ def main(argv=None):
     given = {name: getattr(args, name) for name in FACTORS if getattr(args, name) is not None}
     as_paper = not set(given) - {"lr", "epochs", "batch_size", "n", "seeds"}  # with other factors the paper's values say nothing
     names = [*(name for name in EXPERIMENTS if name != "custom"), "theory"] if "all" in args.experiment else args.experiment
-    programs = {experiment: [(name, setting(factors, given, args.paper), claims if as_paper else dict.fromkeys(claims))
-                             for name, factors, claims in EXPERIMENTS.get(experiment, [])] for experiment in names}
-    folder, about = common.new_folder(args.out or f"runs/sparse_coding-{time.strftime('%Y%m%d-%H%M%S')}", vars(args), torch.device(args.device))
+    plan = {experiment: [(name, setting(factors, given, args.paper), claims if as_paper else dict.fromkeys(claims))
+                         for name, factors, claims in EXPERIMENTS.get(experiment, [])] for experiment in names}
+    folder = args.out or time.strftime("runs/sparse_coding-%Y%m%d-%H%M%S")
+    folder, about = common.new_folder(folder, vars(args), torch.device(args.device))
     print(f"sparse_coding on {about['hardware']}: {folder}")
     plt, found, curves = common.pyplot("the pictures are left out"), [], {}
-    for experiment, settings in programs.items():
-        start = time.perf_counter()
-        new = theory(folder, plt) if experiment == "theory" else []
-        for name, s, claims in settings:
-            new += rows(experiment, name, s, *train(s, args.device), claims)
-        if settings and plt:
-            draw(plt, folder / f"{experiment}.png", new, log=experiment == "budget")
-        for row in new:
-            for key, values in row.pop("drawn", ("", 0, {}))[2].items():
-                curves[f"{experiment}/{row['setting']}/{key}"] = values
-        found += new
+    for experiment, programs in plan.items():
+        begin, drawn = time.perf_counter(), []
+        for name, s, claims in programs:
+            table, settings = rows(experiment, name, s, *train(s, args.device), claims)
+            found += table
+            drawn.append(settings)
+            curves |= {f"{experiment}/{title}/{key}": curve for title, own in settings.items() for key, curve in own.items()}
+        if experiment == "theory":
+            found += theory(folder, plt)
+        elif plt:
+            draw(plt, folder / f"{experiment}.png", drawn, log=experiment == "budget")
         (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n")
         np.savez_compressed(folder / "curves.npz", **curves)
-        print(f"{experiment}: {time.perf_counter() - start:.0f} s", flush=True)
-    show(found)
-    print("Mean and std over seeds. agrees: within 0.1 of the paper's number, high: at least 0.8, low: at most 0.65, falls: below the start.")
+        print(f"{experiment}: {time.perf_counter() - begin:.0f} s", flush=True)
+    columns = ["experiment", "setting", "max-cosine", "lr × steps", "start", "end", "±", "paper", "verdict", "seeds"]  # as in a row
+    text = lambda v: "–" if v is None else str(v) if not isinstance(v, float) else f"{v:.0f}" if v >= 10 else f"{v:.3g}"
+    print(common.markdown([columns, *([text(value) for value in row.values()] for row in found)]))
+    print("Mean and std over seeds. agrees: within 0.1 of the paper's number, high: at least 0.8, low: at most 0.65, "
+          "falls: below the start.")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Every test, in the order of the files: common.py, simclr.py, ncl.py, bayesncl.py, sparse_coding.py, then the programs as a user runs them.
+"""Every test, in the order of the files: common.py, simclr.py, ncl.py, bayesncl.py, sparsehead.py,
+simsiam.py, sparse_coding.py, then the programs as a user runs them.
 
     python -m pytest test_all.py                  the suite, a few minutes; TestGate trains until a number is reached
     python -m pytest test_all.py -m slow          other seeds, speed against a peer
@@ -6,6 +7,7 @@
 
 Truth comes from closed forms, from loops written off the equation, and from torchvision's own operators.
 """
+import copy
 import hashlib
 import itertools
 import json
@@ -28,11 +30,13 @@ import bayesncl
 import common
 import ncl
 import simclr
+import simsiam
 import sparse_coding as sc
+import sparsehead
 
 HERE = Path(__file__).resolve().parent
 SHAPES_SHA = "17e90be89864656a"
-METHODS = {"simclr": simclr, "ncl": ncl, "bayesncl": bayesncl}
+METHODS = {"simclr": simclr, "ncl": ncl, "bayesncl": bayesncl, "sparsehead": sparsehead, "simsiam": simsiam}
 
 
 @pytest.fixture(autouse=True)
@@ -764,6 +768,209 @@ def test_cost_counts_the_gate():
     assert cost["flops_ncl"] == pytest.approx(2 * 0.5578e9, rel=0.01)  # 0.56 G multiply-adds, as in the literature
 
 
+# ----------------------------------------------------------------------------------------------------------------- sparsehead.py
+def test_every_base_loss_stands_alone():
+    z1, z2 = torch.randn(2, 6, 5)
+    assert torch.equal(sparsehead.nt_xent(z1, z2, 0.5), simclr.nt_xent(z1, z2, 0.5))
+
+
+def test_byol_loss_is_a_loop_in_0_to_4_without_gradient_into_the_target():
+    p, z = torch.randn(6, 5, requires_grad=True), torch.randn(6, 5, requires_grad=True)
+    loss = sparsehead.byol_loss(p, z)
+    naive = sum((p[i] / p[i].norm() - z[i].detach() / z[i].detach().norm()).square().sum() for i in range(6)) / 6
+    assert torch.allclose(loss, naive, atol=1e-6)
+    assert torch.allclose(torch.autograd.grad(loss, p, retain_graph=True)[0], torch.autograd.grad(naive, p)[0], atol=1e-6)
+    loss.backward()
+    assert z.grad is None
+    assert sparsehead.byol_loss(3 * z, z).item() == pytest.approx(0, abs=1e-6) and sparsehead.byol_loss(-z, z).item() == pytest.approx(4, abs=1e-6)
+
+
+def naive_barlow(z1, z2, lambd):
+    n, K = z1.shape
+    s1, s2 = ((z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() for z in (z1, z2))
+    loss = 0
+    for i in range(K):
+        for j in range(K):
+            c = sum(s1[b, i] * s2[b, j] for b in range(n)) / n
+            loss = loss + ((1 - c)**2 if i == j else lambd * c**2)
+    return loss
+
+
+def test_barlow_loss_is_a_loop_and_zero_at_identity():
+    z1, z2 = (torch.randn(7, 4, requires_grad=True) for _ in range(2))
+    ours, naive = sparsehead.barlow_loss(z1, z2, 0.1), naive_barlow(z1, z2, 0.1)
+    assert torch.allclose(ours, naive, atol=1e-5)
+    for mine, theirs in zip(torch.autograd.grad(ours, (z1, z2)), torch.autograd.grad(naive, (z1, z2))):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+    white = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 8)], 1))[0][:, 1:] * 8  # mean 0, covariance I
+    assert sparsehead.barlow_loss(white, 5 * white + 3).item() < 1e-6  # whatever the scale and the shift
+    assert sparsehead.barlow_loss(white, white.roll(1, 1)).item() == pytest.approx(8 + 0.005 * 8, rel=1e-3)  # a permutation: C_ii = 0
+
+
+def two_processes(rank, port, z1, z2, results):
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    mine = [z[4 * rank:4 * rank + 4].clone().requires_grad_() for z in (z1, z2)]
+    loss = sparsehead.barlow_loss(*mine)
+    loss.backward()
+    results[rank] = loss.item(), [z.grad / 2 for z in mine]  # DistributedDataParallel takes the mean over processes
+    torch.distributed.destroy_process_group()
+
+
+def test_barlow_loss_of_two_processes_is_that_of_the_whole_batch():
+    import socket
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    z1, z2 = torch.randn(2, 8, 5)
+    results = torch.multiprocessing.Manager().dict()
+    torch.multiprocessing.spawn(two_processes, (port, z1, z2, results), nprocs=2)
+    z1.requires_grad_(), z2.requires_grad_()
+    whole = sparsehead.barlow_loss(z1, z2)
+    whole.backward()
+    for i, z in enumerate((z1, z2)):
+        assert torch.allclose(torch.cat([results[rank][1][i] for rank in (0, 1)]), z.grad, atol=1e-5)
+    assert results[0][0] == pytest.approx(whole.item(), abs=1e-5) and results[1][0] == pytest.approx(whole.item(), abs=1e-5)
+
+
+def test_l21_norm_is_a_loop_over_columns_with_a_finite_gradient_at_zero():
+    W = torch.randn(3, 5)
+    W[:, 2] = 0
+    W.requires_grad_()
+    assert sparsehead.l21_norm(W).item() == pytest.approx(sum(math.sqrt(sum(W[i, j].item()**2 for i in range(3))) for j in range(5)), abs=1e-5)
+    gradient = torch.autograd.grad(sparsehead.l21_norm(W), W)[0]
+    assert gradient.isfinite().all() and (gradient[:, 2] == 0).all() and torch.allclose(gradient[:, 0], (W[:, 0] / W[:, 0].norm()).detach(), atol=1e-6)
+
+
+def test_proximal_step_is_the_minimiser():
+    W = torch.randn(4, 6, dtype=torch.float64)
+    W[:, 0], W[:, 1] = 0, W[:, 1] / W[:, 1].norm() * 0.3
+    V = W.clone()
+    sparsehead.shrink_columns(V, 0.5)
+    assert (V[:, :2] == 0).all()
+    for j in range(2, 6):
+        length = W[:, j].norm()
+        assert torch.allclose(V[:, j], W[:, j] * max(0.0, 1 - 0.5 / length.item()))
+    objective = lambda U: (U - W).square().sum() / 2 + 0.5 * sparsehead.l21_norm(U)
+    assert all(objective(V) <= objective(V + 0.01 * torch.randn_like(V)) for _ in range(200))
+
+
+def test_target_network_is_a_moving_average():
+    target, online = nn.Linear(3, 2), nn.Linear(3, 2)
+    before = [p.detach().clone() for p in target.parameters()]
+    sparsehead.update_target(target, online, 0.9)
+    for p, old, new in zip(target.parameters(), before, online.parameters()):
+        assert torch.allclose(p, 0.9 * old + 0.1 * new, atol=1e-6)
+    sparsehead.update_target(target, online, 0.0)
+    assert all(torch.equal(p, q) for p, q in zip(target.parameters(), online.parameters()))
+    schedule = [sparsehead.momentum_at(step, 100) for step in range(101)]
+    assert schedule[0] == pytest.approx(0.99) and schedule[50] == pytest.approx(0.995) and schedule[100] == 1 and schedule == sorted(schedule)
+
+
+def test_spectrum_and_effective_rank_on_known_eigenvalues():
+    white = torch.linalg.qr(torch.cat([torch.ones(50, 1), torch.randn(50, 3)], 1))[0][:, 1:] * 7  # mean 0, covariance I with N − 1
+    rotation = torch.linalg.qr(torch.randn(3, 3))[0]
+    values = sparsehead.spectrum(white * torch.tensor([2.0, 1.0, 0.5]) @ rotation + 9)
+    assert torch.allclose(values, torch.tensor([4.0, 1.0, 0.25], dtype=torch.float64), atol=1e-4)
+    assert sparsehead.effective_rank(torch.tensor([0.5, 0.25, 0.25])) == pytest.approx(2**1.5, rel=1e-5)
+    assert sparsehead.effective_rank(torch.ones(7)) == pytest.approx(7, rel=1e-5) and sparsehead.effective_rank(torch.tensor([3.0, 0, 0])) == pytest.approx(1)
+
+
+def test_min_max_ratio_on_a_known_set():
+    assert sparsehead.min_max_ratio(torch.tensor([[0.0], [1.0], [3.0]])) == pytest.approx(((3 - 1) / 1 + (2 - 1) / 1 + (3 - 2) / 2) / 3)
+    z = torch.randn(1100, 3)  # more than one part
+    distance = (z[:, None] - z).norm(dim=2) + torch.eye(1100) * 1e9
+    smallest = distance.amin(1)
+    largest = (distance - torch.eye(1100) * 1e9).amax(1)
+    assert sparsehead.min_max_ratio(z) == pytest.approx(((largest - smallest) / smallest).mean().item(), rel=1e-3)
+
+
+def test_unused_columns_and_the_last_layer():
+    W = torch.ones(3, 4)
+    W[:, 1], W[:, 2] = 1e-4, 0
+    assert sparsehead.unused_columns(W) == 0.5
+    backbone, d = common.resnet("resnet8", 32)
+    for kind, shape in (("mlp", (20, 30)), ("linear", (20, 64))):
+        assert sparsehead.SparseHead(backbone, sparsehead.projection_head(kind, d, 30, 20), "byol", 30, 20).last.shape == shape
+    assert sparsehead.SparseHead(backbone, sparsehead.projection_head("none", d, 30, d), "simclr", 30, d).last is None
+
+
+def test_byol_trains_all_but_its_target():
+    backbone, d = common.resnet("resnet8", 32)
+    model = sparsehead.SparseHead(backbone, sparsehead.projection_head("mlp", d, 30, 20), "byol", 30, 20)
+    x = torch.randn(4, 3, 32, 32)
+    sparsehead.byol_loss(model.predictor(model(x)[1]), model.target(x)).backward()
+    assert all(p.grad is None for p in model.target.parameters())
+    assert all(p.grad is not None for p in [*model.backbone.parameters(), *model.head.parameters(), *model.predictor.parameters()])
+    assert torch.equal(model.target[1][0].weight, model.head[0].weight) and model.target[1][0].weight is not model.head[0].weight
+
+
+def test_finetuning_subset_is_balanced_and_seeded():
+    y = torch.randint(0, 4, (1000,))
+    chosen = sparsehead.balanced_subset(y, 0.1, 3)
+    assert torch.bincount(y[chosen]).tolist() == [25] * 4 and len(chosen.unique()) == 100
+    assert torch.equal(chosen, sparsehead.balanced_subset(y, 0.1, 3)) and not torch.equal(chosen, sparsehead.balanced_subset(y, 0.1, 4))
+    assert len(sparsehead.balanced_subset(y, 1e-6, 3)) == 4  # at least one of every class
+
+
+def test_finetuning_changes_a_copy_of_the_backbone_and_the_probe_changes_nothing(monkeypatch):
+    copies, deepcopy = [], copy.deepcopy
+
+    def spy(module, *memo):
+        made = deepcopy(module, *memo)
+        copies.append(made)
+        return made
+
+    monkeypatch.setattr(copy, "deepcopy", spy)
+    x = torch.randint(0, 40, (80, 3, 16, 16), dtype=torch.uint8)
+    y = torch.arange(80) % 2
+    x[y == 1] += 180
+    data = common.Data("toy", x, x, y, y)
+    args = sparsehead.parser().parse(sparsehead.PRESETS, ["--finetune-epochs", "5", "--image-size", "16", "--device", "cpu"])
+    backbone, d = common.resnet("resnet8", 16)
+    before = {k: v.clone() for k, v in backbone.state_dict().items()}
+    top1, top5, labels = sparsehead.finetune(backbone, d, data, 0.5, args)
+    assert top1 > 90 and top5 == 100 and labels == 40
+    h = common.features(sparsehead.SparseHead(backbone, nn.Identity(), "simclr", 1, d), x, 16)[0]
+    common.linear_probe(h, y, h, y)
+    assert all(torch.equal(v, before[k]) for k, v in backbone.state_dict().items())
+    assert not torch.equal(copies[-1].state_dict()["0.weight"], before["0.weight"])
+
+
+# ----------------------------------------------------------------------------------------------------------------- simsiam.py
+def test_negative_cosine_is_a_loop_and_stops_the_gradient():
+    p, z = torch.randn(6, 5, requires_grad=True), torch.randn(6, 5, requires_grad=True)
+    naive = -sum(p[i] @ z[i].detach() / (p[i].norm() * z[i].detach().norm()) for i in range(6)) / 6
+    loss = simsiam.negative_cosine(p, z)
+    assert torch.allclose(loss, naive, atol=1e-6)
+    assert torch.allclose(torch.autograd.grad(loss, p, retain_graph=True)[0], torch.autograd.grad(naive, p)[0], atol=1e-6)
+    assert torch.autograd.grad(loss, z, allow_unused=True)[0] is None
+    assert torch.autograd.grad(simsiam.negative_cosine(p, z, stop_gradient=False), z)[0].abs().max() > 0
+    assert simsiam.negative_cosine(2 * z, z).item() == pytest.approx(-1, abs=1e-6)
+
+
+def test_simsiam_heads_are_the_papers():
+    head, predictor = simsiam.projector(64, 32, 3), simsiam.bottleneck(32, 8)
+    assert [type(m).__name__ for m in head] == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d"]
+    assert head[7].weight is None and head[1].weight is not None and len(simsiam.projector(64, 32, 2)) == 5
+    assert [tuple(m.weight.shape) for m in predictor if isinstance(m, nn.Linear)] == [(8, 32), (32, 8)] and isinstance(predictor[1], nn.BatchNorm1d)
+    z = head(torch.randn(100, 64))
+    assert z.mean(0).abs().max() < 1e-5 and torch.allclose(z.var(0, unbiased=False), torch.ones(32), atol=1e-3)
+
+
+def test_the_predictors_learning_rate_stays(monkeypatch, tmp_path):
+    made = []
+
+    class Spy(torch.optim.SGD):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(torch.optim, "SGD", Spy)
+    simsiam.main(["--limit", "64", "--batch-size", "32", "--epochs", "1", "--device", "cpu", "--lr", "0.1", "--out", str(tmp_path / "run")])
+    assert made[0].param_groups[0]["lr"] < 1e-9 and made[0].param_groups[1]["lr"] == 0.1
+    assert len(made[0].param_groups[1]["params"]) == 5 and made[0].param_groups[0]["momentum"] == 0.9  # 2 linear layers, a bias, a norm
+
+
 # ----------------------------------------------------------------------------------------------------------------- sparse_coding.py
 def landscape(**factors):
     """A small setting of sparse_coding.py: the paper's with the given factors."""
@@ -1144,7 +1351,8 @@ def test_a_run_leaves_its_record(short_runs, method):
     folder = short_runs / method
     assert {p.name for p in folder.iterdir()} >= {"config.json", "metrics.jsonl", "checkpoint.pt", "backbone.pt", "top_images.png"}
     config = json.loads((folder / "config.json").read_text())
-    assert config["epochs"] == 2 and config["torch"] == torch.__version__ and config["temperature"] == 0.2
+    assert config["epochs"] == 2 and config["torch"] == torch.__version__
+    assert config.get("temperature", 0.2) == {"sparsehead": 0.5}.get(method, 0.2)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [line.get("epoch") for line in lines] == [1, 2, None] and lines[-1]["event"] == "final"
     assert set(lines[0]) >= {"loss", "lr", "images_per_s", "spread", "act"} and lines[1]["lr"] < 1e-12
@@ -1176,7 +1384,10 @@ def test_same_seed_same_numbers_other_seed_others(short_runs, tmp_path):
     "simclr.py --head none --loss spectral --optimizer lars --lr 0.1", "simclr.py --head linear --precision fp32 --image-size 24 --blur 0.5",
     "ncl.py --activation softplus --topk 20 --min-scale 0.3", "ncl.py --loss spectral --activation relu --weight-decay 1e-5",
     "bayesncl.py --gate gumbel --gate-layers 3 --similarity ipw", "bayesncl.py --gate soft --no-detach --head none",
-    "bayesncl.py --gate none --precision bf16 --gate-layers 1"])
+    "bayesncl.py --gate none --precision bf16 --gate-layers 1",
+    "sparsehead.py --base byol --head linear --momentum 0.9 --finetune 0.2 1 --finetune-epochs 1", "sparsehead.py --base barlow --prox --sparse-weight 1",
+    "sparsehead.py --base barlow --barlow-weight 0.1 --head none --sparse-weight 0 --optimizer lars --finetune 0.5 --finetune-lr 0.1 --classifier-lr 1",
+    "simsiam.py --no-predictor --optimizer adam --lr 1e-3", "simsiam.py --no-stop-grad --projector-layers 2 --jitter 0.4"])
 def test_options_run(tmp_path, command):
     program(*shlex.split(command), "--epochs", 1, "--limit", 300, "--batch-size", 100, "--out", tmp_path)
     assert math.isfinite(json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["loss"])
@@ -1215,6 +1426,12 @@ def test_unlabelled_arrays_train(tmp_path):
     "bayesncl.py --device tpu": "--device tpu is not there",
     "bayesncl.py --eval-only README.md": "README.md cannot be used by bayesncl.py",
     "bayesncl.py --eval-only nowhere.pt": "nowhere.pt cannot be used by bayesncl.py",
+    "sparsehead.py --head none": "--head none has no linear layer to make sparse",
+    "sparsehead.py --finetune 2": "--finetune: 2 is not between 0 and 1",
+    "sparsehead.py --compare-heads --eval-only README.md": "README.md cannot be used by sparsehead.py",
+    "sparsehead.py --sparse-weight -1": "--sparse-weight: -1 is not at least 0",
+    "simsiam.py --optimizer lars": "invalid choice: 'lars'",
+    "simsiam.py --projector-layers 0": "--projector-layers: 0 is not above 0",
     "sparse_coding.py --d 60": "--d 60 orthonormal features need at least as many observed dimensions; --p is 50",
     "sparse_coding.py --keep 0": "--keep: 0 is not between",
     "sparse_coding.py --keep 0.5 1.2": "--keep: 1.2 is not between",
@@ -1256,9 +1473,9 @@ def test_every_flag_is_read():
 
 
 def test_every_command_in_readme_parses():
-    commands = re.findall(r"^(?:CUDA_VISIBLE_DEVICES=\d )?python ((?:simclr|ncl|bayesncl|sparse_coding)\.py[^#\n]*)", (HERE / "README.md").read_text(), re.M)
+    commands = re.findall(r"^(?:CUDA_VISIBLE_DEVICES=\d )?python ((?:simclr|ncl|bayesncl|sparsehead|simsiam|sparse_coding)\.py[^#\n]*)", (HERE / "README.md").read_text(), re.M)
     programs = METHODS | {"sparse_coding": sc}
-    commands += [c for module in programs.values() for c in re.findall(r"^    python (\w+\.py[^#\n]*?)(?:   .*)?$", module.__doc__, re.M)]
+    commands += [c for module in programs.values() for c in re.findall(r"^    python (\w+\.py[^#\n]*?)(?:  .*)?$", module.__doc__, re.M)]
     assert len(commands) > 10
     for command in commands:
         script, *argv = shlex.split(command)
@@ -1275,7 +1492,7 @@ def test_method_files_import_common_and_nothing_else_of_ours():
     assert not ours & set(re.findall(r"^(?:import|from) (\w+)", (HERE / "sparse_coding.py").read_text(), re.M))
     for method in METHODS:
         imported = set(re.findall(r"^(?:import|from) (\w+)", (HERE / f"{method}.py").read_text(), re.M))
-        assert imported <= {"torch", "torchvision", "numpy", "common"}, imported
+        assert imported <= {"torch", "torchvision", "numpy", "common", *sys.stdlib_module_names}, imported
 
 
 # ------------------------------------------------------------------------------------------------------------------- accuracy gates
@@ -1285,9 +1502,9 @@ class TestGate:
     @pytest.fixture(scope="class")
     def scores(self, tmp_path_factory):
         root = tmp_path_factory.mktemp("gates")
-        for method in METHODS:
+        for method in ("simclr", "ncl", "bayesncl"):
             program(f"{method}.py", "--out", root / method)
-        return {method: final(root / method) for method in METHODS}
+        return {method: final(root / method) for method in ("simclr", "ncl", "bayesncl")}
 
     def test_simclr_learns_the_objects(self, scores):
         assert scores["simclr"]["lp1"] >= 55 and scores["simclr"]["cons"] == pytest.approx(10, abs=0.1) and scores["simclr"]["seconds_train"] < 120
@@ -1319,9 +1536,9 @@ class TestLandscapeGate:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 3])
 def test_gates_hold_for_other_seeds(tmp_path, seed):
-    for method in METHODS:
+    for method in ("simclr", "ncl", "bayesncl"):
         program(f"{method}.py", "--seed", seed, "--out", tmp_path / method)
-    scores = {method: final(tmp_path / method) for method in METHODS}
+    scores = {method: final(tmp_path / method) for method in ("simclr", "ncl", "bayesncl")}
     assert all(s["lp1"] >= 55 for s in scores.values())
     assert scores["ncl"]["cons"] >= 18 and scores["bayesncl"]["cons"] >= 18 and scores["simclr"]["cons"] == pytest.approx(10, abs=0.1)
 
