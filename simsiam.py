@@ -6,10 +6,14 @@ Chen, He, "Exploring Simple Siamese Representation Learning", CVPR 2021, arXiv 2
 embedding is a minimum of this loss; that training does not find it is the paper's point:
 
     python simsiam.py                                    the built-in data set, on a laptop
-    python simsiam.py --no-stop-grad                     collapses; so does --no-predictor
+    python simsiam.py --no-stop-grad                     the embedding collapses; so it does with --no-predictor
     python simsiam.py --dataset cifar10 --epochs 800     the paper's CIFAR recipe
 
-MEASURED
+Measured with the first command: linear probe 58.0 ± 5.3 %, collapse indicator .99 ± .01 (mean ± std of seeds 1 to 3; object label;
+15 epochs in about 115 s on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21; results/shapes-simsiam-seed*); with the second
+34.3 % and .21, with --no-predictor 61.7 % and .22 (seed 1). The last norm keeps the mean of a batch at 0, so collapsed embeddings
+are not equal but lie on one line, a share f of them on the shorter side, and the indicator is 2·sqrt(f (1 − f)), at least about
+2/sqrt(batch); at batch 1000 it reaches .09 (results/simsiam-collapse-16px). The paper's rows have not been measured yet.
 
 Differences from the paper: 1. padding 1 in the CIFAR stem; 2. normalisations use eps = 1e-2; 3. the order of the colour
 operators is drawn per part of a batch; 4. the projector has three layers, as on ImageNet (--projector-layers 2: as on CIFAR).
@@ -70,8 +74,8 @@ class SimSiam(nn.Module):
 
 def draw_collapse(folder):
     """collapse.png: the collapse indicator over the epochs of the run in `folder`; needs matplotlib."""
-    if plt := common.pyplot("collapse.png is left out"):
-        epochs = [record for record in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()) if "epoch" in record]
+    epochs = [record for record in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()) if "epoch" in record]
+    if epochs and (plt := common.pyplot("collapse.png is left out")):
         figure, panel = plt.subplots(figsize=(5, 3), layout="constrained")
         panel.plot([record["epoch"] for record in epochs], [record["spread"] for record in epochs], marker=".")
         panel.axhline(1, color="grey", linestyle=":")

@@ -14,12 +14,15 @@ BYOL: Grill et al. 2020, arXiv 2006.07733. Barlow Twins: Zbontar et al. 2021, ar
     python sparsehead.py --sparse-weight 0 --compare-heads           the paper's Figure 1: no head, linear, MLP
     python sparsehead.py --finetune 0.01 0.1                         then fine-tune on 1 % and 10 % of the labels (Table 2)
 
-MEASURED
+Measured on the built-in data set (15 epochs in about 2 minutes on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21, seed 1;
+results/shapes-sparsehead-*): linear probe with λ = 1e-4 / 0: SimCLR 63.5 / 64.4 %, Barlow Twins 56.3 / 56.6 %, BYOL 49.2 / – %.
+At this λ and budget SparseHead changes nothing that one seed can show. The 1000-epoch rows have not been measured yet.
 
---prox replaces the penalty in the loss by its proximal step after each update, W_:j ← W_:j · max(0, 1 − lr λ / ‖W_:j‖). The
-penalty's gradient has length λ however short the column, and Adam rescales it to steps of about lr: columns shrink, then jitter
-around zero and get below 1e-3 of the largest only as the learning rate decays. The proximal step, which Adam does not rescale,
-is lr λ long, a far weaker pull at the same λ, and ends at columns that are exactly zero.
+The penalty and --prox reach different things. The base losses normalise what the head puts out, so the penalty can be lowered for
+free by scaling W down: at λ = 1e-2 ‖W‖₂,₁ falls from 179 to 3.2 and not one column falls below 1e-3 of the largest, around which
+Adam's steps keep them anyway. --prox takes the proximal step W_:j ← W_:j · max(0, 1 − lr λ / ‖W_:j‖) after each update instead:
+lr λ long, not rescaled by Adam, hence weak, but it ends at columns that are exactly zero: none at λ = 1, 6 % at λ = 3, 85 % at
+λ = 10 (probe 63.5, 63.7 and 55.2 %).
 
 Differences from the papers: 1. padding 1 in the CIFAR stem; 2. normalisations use eps = 1e-2; 3. the order of the colour
 operators is drawn per part of a batch; 4. warm-up is the first twentieth of the run; 5. one recipe of augmentations for all
@@ -159,9 +162,9 @@ def min_max_ratio(z):
 
 
 def unused_columns(weight):
-    """Share of the columns of weight (m, d) that are shorter than 1e-3 of the longest."""
+    """Share of the columns of weight (m, d) that are shorter than 1e-3 of the longest, or zero."""
     norms = weight.detach().norm(dim=0)
-    return (norms < 1e-3 * norms.max()).float().mean().item()
+    return ((norms < 1e-3 * norms.max()) | (norms == 0)).float().mean().item()
 
 
 def report(run, data, model):

@@ -483,7 +483,9 @@ def test_evaluation_leaves_the_model_bit_identical(tmp_path, method):
     module, d = METHODS[method], 64
     backbone, head = common.resnet("resnet8", 32)[0], simclr.projection_head("mlp", d, 32, 16)
     model = {"simclr": lambda: simclr.SimCLR(backbone, head), "ncl": lambda: ncl.NCL(backbone, head),
-             "bayesncl": lambda: bayesncl.BayesNCL(backbone, head, bayesncl.GatingHead(d, 32, 16), 16, ipw=True)}[method]()
+             "bayesncl": lambda: bayesncl.BayesNCL(backbone, head, bayesncl.GatingHead(d, 32, 16), 16, ipw=True),
+             "sparsehead": lambda: sparsehead.SparseHead(backbone, head, "byol", 32, 16),
+             "simsiam": lambda: simsiam.SimSiam(backbone, head, simsiam.bottleneck(16, 8))}[method]()
     before = {k: v.clone() for k, v in model.state_dict().items()}
     args = module.parser().parse(module.PRESETS, ["--out", str(tmp_path), "--device", "cpu"])
     data = common.load_data("shapes", limit=300)
@@ -887,7 +889,7 @@ def test_min_max_ratio_on_a_known_set():
 def test_unused_columns_and_the_last_layer():
     W = torch.ones(3, 4)
     W[:, 1], W[:, 2] = 1e-4, 0
-    assert sparsehead.unused_columns(W) == 0.5
+    assert sparsehead.unused_columns(W) == 0.5 and sparsehead.unused_columns(torch.zeros(3, 4)) == 1
     backbone, d = common.resnet("resnet8", 32)
     for kind, shape in (("mlp", (20, 30)), ("linear", (20, 64))):
         assert sparsehead.SparseHead(backbone, sparsehead.projection_head(kind, d, 30, 20), "byol", 30, 20).last.shape == shape
@@ -1386,7 +1388,7 @@ def test_same_seed_same_numbers_other_seed_others(short_runs, tmp_path):
     "bayesncl.py --gate gumbel --gate-layers 3 --similarity ipw", "bayesncl.py --gate soft --no-detach --head none",
     "bayesncl.py --gate none --precision bf16 --gate-layers 1",
     "sparsehead.py --base byol --head linear --momentum 0.9 --finetune 0.2 1 --finetune-epochs 1", "sparsehead.py --base barlow --prox --sparse-weight 1",
-    "sparsehead.py --base barlow --barlow-weight 0.1 --head none --sparse-weight 0 --optimizer lars --finetune 0.5 --finetune-lr 0.1 --classifier-lr 1",
+    "sparsehead.py --base barlow --barlow-weight 0.1 --head none --sparse-weight 0 --optimizer lars --finetune 0.5 --finetune-epochs 1 --finetune-lr 0.1 --classifier-lr 1",
     "simsiam.py --no-predictor --optimizer adam --lr 1e-3", "simsiam.py --no-stop-grad --projector-layers 2 --jitter 0.4"])
 def test_options_run(tmp_path, command):
     program(*shlex.split(command), "--epochs", 1, "--limit", 300, "--batch-size", 100, "--out", tmp_path)
@@ -1534,7 +1536,28 @@ class TestLandscapeGate:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, 3])
+def test_simsiam_learns_and_collapses_without_its_stop_gradient(tmp_path):
+    program("simsiam.py", "--out", tmp_path / "healthy")
+    spread = lambda run: json.loads((tmp_path / run / "metrics.jsonl").read_text().splitlines()[-2])["spread"]
+    assert final(tmp_path / "healthy")["lp1"] >= 50 and spread("healthy") > 0.5 and final(tmp_path / "healthy")["seconds_train"] < 120
+    program("simsiam.py", "--no-stop-grad", "--image-size", 16, "--batch-size", 1000, "--lr", 0.4, "--epochs", 50, "--out", tmp_path / "collapsed")
+    assert spread("collapsed") < 0.1  # its floor is 2/sqrt(batch): the last norm keeps the batch's mean at 0
+
+
+@pytest.mark.slow
+def test_sparsehead_costs_no_accuracy_and_unused_columns_grow_with_its_weight(tmp_path):
+    for weight in (0, 1e-4):
+        program("sparsehead.py", "--sparse-weight", weight, "--out", tmp_path / f"{weight:g}")
+    assert final(tmp_path / "0.0001")["lp1"] >= final(tmp_path / "0")["lp1"] - 3
+    growing = (1, 3, 10)
+    for weight in growing:
+        program("sparsehead.py", "--prox", "--sparse-weight", weight, "--out", tmp_path / f"prox-{weight}")
+    unused = [final(tmp_path / f"prox-{weight}")["unused_columns"] for weight in growing]
+    assert unused[0] < unused[1] < unused[2], unused
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2])
 def test_gates_hold_for_other_seeds(tmp_path, seed):
     for method in ("simclr", "ncl", "bayesncl"):
         program(f"{method}.py", "--seed", seed, "--out", tmp_path / method)
