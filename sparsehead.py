@@ -313,7 +313,7 @@ def train(args, data):
           f"ratio: {metrics['min_max_representation']:.2f}, {metrics['min_max_embedding']:.2f}")
     if W is not None:
         print(f"‖W‖₂,₁ {metrics['l21']:.3g}; {100 * metrics['unused_columns']:.1f} % of its {W.shape[1]} columns unused")
-    print("\n".join(lines))
+    print(*lines, sep="\n", end="\n" if lines else "")
     return spectra
 
 
