@@ -1586,10 +1586,11 @@ def test_landscape_replicas_are_faster_together_and_faster_than_the_plain_loop()
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads the peak memory where Linux keeps it")
 def test_landscape_memory_grows_linearly_in_replicas():
-    code = """import resource, sparse_coding as sc
+    code = """import re, sparse_coding as sc
 for seeds in (20, 60, 100):
     sc.train(sc.setting(sc.SIMCLR | dict(n=512, batch_size=256, epochs=1, seeds=seeds), {}, paper=True), records=1)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"""
+    print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])"""
     a, b, c = map(int, subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, check=True).stdout.split())
-    assert c - b < 1.5 * (b - a) and c - a < 80 * 10_000, (a, b, c)  # kB; under 10 MB a replica
+    assert b > a and c - b < 1.5 * (b - a) and c - a < 80 * 10_000, (a, b, c)  # kB; under 10 MB a replica
