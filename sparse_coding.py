@@ -80,6 +80,11 @@ def generator(seed: int, purpose: int, device="cpu") -> torch.Generator:
     return torch.Generator(device).manual_seed(1000 * seed + purpose)
 
 
+def active_features(d: int, sparsity: float) -> int:
+    """k of exactly k-sparse latents: d·sparsity rounded up to an even number, as in the authors' code."""
+    return 2 * math.ceil(round(d * sparsity / 2, 6))
+
+
 def latents(kind: str, n: int, d: int, sparsity: float, random: torch.Generator) -> Tensor:
     """z (d, n) with entries in {−1, 0, 1}, of a kind of FACTORS["latents"]. iid draws columns of zeros again until none is left."""
     if kind == "iid":
@@ -87,7 +92,7 @@ def latents(kind: str, n: int, d: int, sparsity: float, random: torch.Generator)
         while (empty := ~active.any(0)).any():
             active[:, empty] = torch.rand(d, int(empty.sum()), generator=random) < sparsity
     else:
-        k = 1 if kind.startswith("onehot") else 2 * math.ceil(round(d * sparsity / 2, 6))
+        k = 1 if kind.startswith("onehot") else active_features(d, sparsity)
         active = torch.rand(d, n, generator=random).argsort(0) < k
     sign = 1 - 2 * torch.randint(0, 2, (d, n), generator=random)
     return active.float() if kind == "onehot-plus" else (active * sign).float()
@@ -229,7 +234,8 @@ def collapse(h: Tensor) -> tuple[Tensor, Tensor]:
 def train(s: SimpleNamespace, device="cpu", records=30) -> tuple[list[dict], dict[str, np.ndarray]]:
     """Train all replicas of setting `s`, every seed with every combination of the swept factors, as one program. Returns the replicas
     (dicts of seed, swept factors, "uncovered") and curves: "epoch" (T,), and (T, R) each of min, median and max (of max_cosine), loss
-    (of the epoch that ended; NaN at the start), recovered, false_firings, spread, rank. BadInput when the loss is not finite."""
+    (mean over the epoch that ended, of two networks the target's; NaN at the start), recovered, false_firings, spread, rank.
+    BadInput when the loss is not finite."""
     replicas = [dict(zip(("seed", *SWEPT), values), uncovered="") for values in
                 itertools.product(range(1, s.seeds + 1), *(getattr(s, factor) for factor in SWEPT))]
     R, B, steps = len(replicas), s.batch_size, s.n // s.batch_size
@@ -354,7 +360,7 @@ def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
     chosen["seeds"] = factors.get("seeds", chosen["seeds"])  # an experiment's own number of seeds is part of its question
     s = SimpleNamespace(**{name: [value] if name in SWEPT and not isinstance(value, list) else value for name, value in chosen.items()})
     s.noise = [math.sqrt(math.log(s.d)) / s.d if noise is None else noise for noise in s.noise]
-    k = 2 * math.ceil(round(s.d * max(s.sparsity) / 2, 6))
+    k = active_features(s.d, max(s.sparsity))
     for wrong, text in [
         (s.d > s.p, f"--d {s.d} orthonormal features need at least as many observed dimensions; --p is {s.p}"),
         (s.batch_size > s.n, f"--batch-size {s.batch_size} is more than --n {s.n} samples"),
@@ -584,7 +590,8 @@ def benchmark(device: str) -> None:
 def parser() -> argparse.ArgumentParser:
     """The command line: which experiments, and a flag for every factor."""
     flags = common.BareParser("sparse_coding", __doc__, "runs/sparse_coding-<time>")
-    flags.add_argument("--experiment", nargs="+", choices=[*EXPERIMENTS, "theory", "all"], default=list(EXPERIMENTS)[:8], metavar="NAME",
+    flags.add_argument("--experiment", nargs="+", choices=[*EXPERIMENTS, "theory", "all"], metavar="NAME",
+                       default=[name for name in EXPERIMENTS if name.startswith(("table", "fig"))],
                        help="table1, fig1 … fig7 (these by default), alignment, budget, theory, custom, all")
     flags.add_argument("--paper", action="store_true", help="the paper's exact setting: lr .025, 8000 epochs, batch 512, 5 seeds (without: lr .5, 100 "
                        "epochs, batch 128, 3 seeds; some experiments have their own)")
