@@ -19,6 +19,8 @@ the colour operators is drawn per part of a batch; 4. warm-up is the first twent
 blur at 32 pixels; 6. z ⊙ m is
 normalised once (same value and gradient; nested, an empty row's gradient is multiplied by 1/eps twice).
 """
+import functools
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -35,10 +37,11 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar100": dict(arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
                      temperature=0.2, head_hidden=2048, head_out=256, min_scale=0.08, blur=0.0,
                      gate_hidden=2048, gate_lr=0.1, prior=0.8, kl_weight=3e-5),
-    "imagenet100": dict(arch="resnet18", image_size=224, epochs=100, batch_size=128, optimizer="lars", lr=0.3, weight_decay=1e-4,
+    "imagenet100": dict(arch="resnet18", image_size=224, decode_size=256, epochs=100, batch_size=128, optimizer="lars", lr=0.3, weight_decay=1e-4,
                         temperature=0.2, head_hidden=16384, head_out=2048, min_scale=0.08, blur=0.5,
                         gate_hidden=2048, gate_lr=0.1, prior=0.8, kl_weight=3e-5),
 }
+PRESETS["imagenet"] = PRESETS["imagenet100"] | dict(arch="resnet50")  # the ImageNet-100 recipe; no paper has this row
 
 
 def nt_xent(z1, z2, temperature):
@@ -122,7 +125,7 @@ class BayesNCL(nn.Module):
         z = non_negative(self.head(h).float(), self.activation)  # (N, K)
         if self.ipw:  # cosine under Σ_k z_k z'_k / π_k
             if self.training:
-                self.frequency.lerp_((z > 0).float().mean(0), 0.01)
+                self.frequency.lerp_(common.mean_over_processes((z > 0).to(self.frequency).mean(0)), 0.01)
             z = z * self.frequency.clamp(min=0.01).rsqrt()
         logits = self.gating(h.detach() if self.detach else h).float()  # (N, K)
         m, alpha = gate(logits, self.kind, self.temperature, noise=self.training)
@@ -168,7 +171,7 @@ def parser():
 def main(argv=None):
     args = parser().parse(PRESETS, argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device)
+    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device, args.decode_size)
     steps = data.steps(args.batch_size)
 
     backbone, d = common.resnet(args.arch, args.image_size)
@@ -179,8 +182,11 @@ def main(argv=None):
                      detach=not args.no_detach, ipw=args.similarity == "ipw")
     model.to(args.device, memory_format=torch.channels_last)
     run = common.Run("bayesncl", args)
+    net, two_views = run.compile(run.parallel(model)), run.compile(common.two_views)
+    criterion, divergence = run.compile(nt_xent), run.compile(bernoulli_kl)
 
-    optimizer = (common.LARS if args.optimizer == "lars" else torch.optim.Adam)(
+    make = common.LARS if args.optimizer == "lars" else functools.partial(torch.optim.Adam, fused=True)
+    optimizer = make(
         [{"params": [*backbone.parameters(), *head.parameters()]}, {"params": gating.parameters(), "lr": args.gate_lr}],
         lr=args.lr, weight_decay=args.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(
@@ -189,11 +195,12 @@ def main(argv=None):
     for epoch in run.epochs(model):
         model.train()
         for images in data.batches(args.batch_size, args.seed, epoch, args.device):  # (N, 3, H, W) uint8
-            v1, v2 = common.two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
+            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
             with run.autocast():
-                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = model(v1), model(v2)
-            contrast = nt_xent(z1, z2, args.temperature)
-            kl = (bernoulli_kl(alpha1, args.prior) + bernoulli_kl(alpha2, args.prior)) / 2
+                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
+            z1, z2, m1, alpha1, alpha2 = common.gather(z1, z2, m1, alpha1, alpha2)  # of all processes, with gradient
+            contrast = criterion(z1, z2, args.temperature)
+            kl = (divergence(alpha1, args.prior) + divergence(alpha2, args.prior)) / 2
             loss = contrast + args.kl_weight * kl
 
             optimizer.zero_grad()

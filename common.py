@@ -4,24 +4,33 @@
     views         two_views(images, size) → two float32 batches (N, 3, S, S), augmented where the images are
     network       resnet(arch, size) → a ResNet without classifier and its feature dimension d; LARS, lr_at
     evaluation    evaluate(run, data, model) → linear probe, kNN, interpretability metrics, figures
+    processes     gather, Run.parallel: one loss over the batch of all GPUs under torchrun
     plumbing      Parser, Run, launch
 
     python common.py            benchmark of all of these on this machine
-    python common.py --peers    the same next to torchvision on PIL, kornia and lightly, where they are installed
+    python common.py --peers    the same next to torchvision on PIL, kornia, lightly and scikit-learn, where they are installed
 """
 import argparse
+import collections
 import contextlib
 import dataclasses
+import datetime
 import difflib
+import hashlib
+import importlib
 import json
 import math
+import mmap
 import os
 import platform
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
 import warnings
+import weakref
 import zipfile
 import zlib
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +38,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 import torchvision
@@ -63,45 +73,54 @@ class Data:
         return self.x_train if self.x_unlabeled is None else self.x_unlabeled
 
     def steps(self, batch_size: int) -> int:
-        """Batches in an epoch; BadInput when there is not even one."""
+        """Batches in an epoch; BadInput when there is not even one, or not an equal share of it for every process."""
         if batch_size > len(self.images):
             raise BadInput(f"--batch-size {batch_size}: {self.name} has {len(self.images)} training images")
+        if batch_size % world():
+            raise BadInput(f"--batch-size {batch_size} cannot be shared equally among {world()} processes")
         return len(self.images) // batch_size
 
     def batches(self, batch_size: int, seed: int, epoch: int, device="cpu"):
-        """Yield (batch_size, 3, H, W) uint8 on the device: one shuffled pass, the incomplete last batch dropped."""
+        """Yield (batch_size, 3, H, W) uint8 on the device: one shuffled pass, the incomplete last batch dropped; under torchrun
+        this process's share of each batch. Images in main memory or on disk are read by a thread, ahead of the step."""
         order = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
-        for index in order.to(self.images.device).split(batch_size)[: self.steps(batch_size)]:
-            yield self.images[index].to(device, non_blocking=True)
+        indices = [batch.tensor_split(world())[rank()] for batch in order.to(self.images.device).split(batch_size)[: self.steps(batch_size)]]
+        if self.images.device.type != "cpu":
+            yield from (self.images[index] for index in indices)
+            return
+
+        def read(index):
+            images = self.images[index]
+            drop_pages()
+            return images.pin_memory() if torch.device(device).type == "cuda" else images
+
+        for images in ahead(read, indices):
+            yield images.to(device, non_blocking=True)
 
 
-def load_data(name: str, root="data", image_size: int | None = None, limit: int | None = None, device="cpu") -> Data:
+def ahead(function, items, depth=3):
+    """Yield function(item) for each item, in order, computed by a background thread that is up to `depth` items ahead."""
+    with ThreadPoolExecutor(1) as thread:
+        pending = collections.deque()
+        for item in items:
+            pending.append(thread.submit(function, item))
+            if len(pending) > depth:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def load_data(name: str, root="data", image_size: int | None = None, limit: int | None = None, device="cpu", decode_size: int | None = None) -> Data:
     """A data set by name: `shapes` (built in), <root>/<name>.npz, <root>/<name>/*.npy, <root>/<name>/{train,test}/<class>/*
     or one that torchvision downloads, in this order. README, "Your own data", shows each form.
 
     Arrays go to the device when they fill less than half of its free memory, else they stay where they are (.npy files
-    stay memory-mapped). `limit` keeps the first `limit` training images, the same number of each class (±1).
+    stay memory-mapped). Image folders are decoded once, to `decode_size` pixels (default: `image_size`). `limit` keeps the
+    first `limit` training images, the same number of each class (±1). Under torchrun one process per machine goes first.
     Raises BadInput, in one line, for anything that is missing or malformed.
     """
-    root = Path(root)
-    folder, archive = root / name, root / f"{name}.npz"
-    if name == "shapes":
-        arrays = shapes()
-    elif archive.exists():
-        arrays = read_arrays(archive)
-    elif any(folder.glob("*.npy")):
-        arrays = read_arrays(folder)
-    elif (folder / "train").is_dir():
-        arrays = read_arrays(decode_folder(folder, image_size or 32))
-    elif name in DOWNLOADS:
-        arrays = read_arrays(download(name, root))
-    else:
-        here = {p.stem for p in root.glob("*.npz")} | {p.parent.name for p in [*root.glob("*/x_train.npy"), *root.glob("*/train")]}
-        known = sorted({"shapes", *DOWNLOADS, *here} - {f"{n}.part" for n in DOWNLOADS})
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise BadInput(f"no data set '{name}': {hint}there are {', '.join(known)}; your own goes to {archive} or {folder}/")
-    data = checked(name, arrays)
+    with first_on_this_machine():
+        data = checked(name, find_arrays(name, Path(root), decode_size or image_size or 32))
     data = first(data, limit) if limit else data
     if torch.device(device).type == "cuda":
         tensors = {k: v for k, v in vars(data).items() if isinstance(v, Tensor)}
@@ -110,7 +129,36 @@ def load_data(name: str, root="data", image_size: int | None = None, limit: int 
     return data
 
 
+def find_arrays(name: str, root: Path, size: int) -> dict[str, np.ndarray]:
+    """The arrays of the data set `name`, in the first form that is there; image folders at `size` pixels."""
+    folder, archive = root / name, root / f"{name}.npz"
+    if name == "shapes":
+        return shapes()
+    if archive.exists():
+        return read_arrays(archive)
+    if any(folder.glob("*.npy")):
+        return read_arrays(folder)
+    if (folder / "train").is_dir():
+        return read_arrays(decode_folder(folder, size))
+    if name in DOWNLOADS:
+        return read_arrays(download(name, root))
+    here = {p.stem for p in root.glob("*.npz")} | {p.parent.name for p in [*root.glob("*/x_train.npy"), *root.glob("*/train")]}
+    known = sorted({"shapes", *DOWNLOADS, *here} - {f"{n}.part" for n in DOWNLOADS})
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    raise BadInput(f"no data set '{name}': {hint}there are {', '.join(known)}; your own goes to {archive} or {folder}/")
+
+
 RENAME = {"train_images": "x_train", "train_labels": "y_train", "test_images": "x_test", "test_labels": "y_test"}  # MedMNIST's keys
+
+
+MAPS = weakref.WeakSet()  # the open memory maps
+
+
+def drop_pages() -> None:
+    """Let go of what was read through memory maps, so that a pass over the data does not fill the memory; it can be read again."""
+    for opened in MAPS if hasattr(mmap, "MADV_DONTNEED") else ():
+        opened.madvise(mmap.MADV_DONTNEED)
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -121,6 +169,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             loaded = np.load(file, mmap_mode="r", allow_pickle=False)
             if isinstance(loaded, np.ndarray) != path.is_dir():
                 raise ValueError("its content is not what its ending says")
+            if isinstance(loaded, np.memmap):
+                MAPS.add(loaded.base)
             arrays |= {file.stem: loaded} if path.is_dir() else {RENAME.get(key, key): loaded[key] for key in loaded.files}
         except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
             raise BadInput(f"{file} cannot be read as plain numpy arrays ({error})")
@@ -176,35 +226,57 @@ def first(data: Data, limit: int) -> Data:
                                x_unlabeled=None if data.x_unlabeled is None else data.x_unlabeled[:limit])
 
 
-def decode_folder(folder: Path, size: int) -> Path:
+def decode_folder(folder: Path, size: int, at_once=1000) -> Path:
     """Decode <folder>/{train,test}/<class>/* (val/ serves as test/) once, shorter side to `size` pixels, centre crop, into
-    <folder>/<size>px/*.npy; returns that folder."""
+    <folder>/<size>px/*.npy; returns that folder. A pool of threads decodes `at_once` images, straight into the
+    memory-mapped array, then notes how far it is; what is interrupted goes on from there, unless the list of files has changed."""
     done, tmp = folder / f"{size}px", folder / f"{size}px.part"
     if done.exists():
         return done
-    tmp.mkdir(exist_ok=True)
-
-    def decode(path):
-        try:
-            image = TF.resize(torchvision.datasets.folder.pil_loader(path), size)
-            return np.asarray(TF.center_crop(image, [size, size]))
-        except Exception as error:  # every image format fails in its own way
-            raise BadInput(f"{path} cannot be read as an image ({error}); mend or remove it")
-
     try:
         found = {part: torchvision.datasets.ImageFolder(str(folder / part)) for part in ("train", "test" if (folder / "test").is_dir() else "val")}
     except FileNotFoundError as error:
         raise BadInput(error)
     if len({tuple(images.classes) for images in found.values()}) > 1:
         raise BadInput(f"{folder}: train/ and test/ must have the same class folders")
+
+    def decode(job):
+        out, i, path = job
+        try:
+            image = TF.resize(torchvision.datasets.folder.pil_loader(path), size)
+            out[i] = np.asarray(TF.center_crop(image, [size, size]))
+        except Exception as error:  # every image format fails in its own way
+            raise BadInput(f"{path} cannot be read as an image ({error}); mend or remove it")
+
+    tmp.mkdir(exist_ok=True)
+    files = hashlib.sha256("\n".join(path for images in found.values() for path, _ in images.samples).encode()).hexdigest()
+    position = {"files": files, "train": 0, "test": 0}  # images decoded so far
+    with contextlib.suppress(OSError, ValueError):
+        before = json.loads((tmp / "position.json").read_text())
+        position = before if before["files"] == files else position
     for part, images in zip(("train", "test"), found.values()):
         np.save(tmp / f"y_{part}.npy", np.array(images.targets))
-        out = np.lib.format.open_memmap(tmp / f"x_{part}.npy", "w+", np.uint8, (len(images), size, size, 3))
+        shape = (len(images), size, size, 3)
+        out = np.lib.format.open_memmap(tmp / f"x_{part}.npy", "r+" if position[part] else "w+", np.uint8, None if position[part] else shape)
+        MAPS.add(out.base)
         with ThreadPoolExecutor() as pool:
-            for i, image in enumerate(pool.map(decode, [path for path, _ in images.samples])):
-                out[i] = image
-                print(f"\rdecoding {images.root}: {i + 1}/{len(out)}", end="" if i + 1 < len(out) else "\n", file=sys.stderr)
+            while (start := position[part]) < len(images):
+                stop = min(start + at_once, len(images))
+                list(pool.map(decode, [(out, i, images.samples[i][0]) for i in range(start, stop)]))
+                out.flush()
+                drop_pages()
+                position[part] = stop
+                replace(tmp / "position.json", lambda file: file.write_text(json.dumps(position)))
+                print(f"\rdecoding {images.root}: {stop}/{len(images)}", end="" if stop < len(images) else "\n", file=sys.stderr, flush=True)
+    (tmp / "position.json").unlink()
     return tmp.rename(done)
+
+
+def replace(path: Path, write) -> None:
+    """Make `path` what write(temporary path) writes: afterwards it is the new content, or still the old one, never a part."""
+    tmp = path.with_name(path.name + ".tmp")
+    write(tmp)
+    os.replace(tmp, path)
 
 
 DOWNLOADS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10", "svhn": "SVHN"}  # name → torchvision's class
@@ -387,24 +459,30 @@ def augment(x: Tensor, size: int, min_scale=0.08, jitter=(0.8, 0.8, 0.8, 0.2), b
 
     RandomResizedCrop(min_scale to 1), flip 0.5, ColorJitter(brightness, contrast, saturation, hue) with probability 0.8,
     grey 0.2, blur and solarize with the given probabilities. Every parameter is drawn per image, but for the order of the
-    four colour operators: that is drawn per part of the batch (an eighth, which stays in a CPU's cache; a quarter on a GPU).
+    four colour operators on a CPU: it works on parts of the batch that stay in its cache, with one order for each.
     """
-    parts = []
-    for x in x.chunk(8 if x.device.type == "cpu" else 4):
+    parts, in_parts = [], x.device.type == "cpu" and not torch.compiler.is_compiling()
+    for x in x.split(max(1, 2**15 // max(size**2, x[0, 0].numel())) if in_parts else len(x)):
         n, _, h, w = x.shape
         chance = lambda p: torch.rand(n, device=x.device) < p
-        where = lambda p, new, old: torch.where(chance(p).view(-1, 1, 1, 1), new, old)
+        where = lambda chosen, new, old: torch.where(chosen.view(-1, 1, 1, 1), new, old)
         x = resized_crop(x.float() / 255, *random_boxes(n, h, w, min_scale, x.device), size, flip=chance(0.5))
-        strength = torch.tensor(jitter, device=x.device) * chance(0.8)[:, None]  # 0 changes nothing
-        factor = torch.empty(n, 4, device=x.device).uniform_(-1, 1) * strength
-        factor[:, :3] = (1 + factor[:, :3]).clamp(min=0)
-        for k in torch.randperm(4).tolist():
-            x = ADJUST[k](x, factor[:, k])
-        x = where(0.2, grayscale(x), x)
+        change = torch.empty(4, n, device=x.device).uniform_(-1, 1) * chance(0.8)  # 0 changes nothing
+        factor = [(1 + strength * c).clamp(min=0) for strength, c in zip(jitter[:3], change)] + [jitter[3] * change[3]]
+        if in_parts:
+            for k in torch.randperm(4).tolist():
+                x = ADJUST[k](x, factor[k])
+        else:  # an order per image, without a branch and without asking the host
+            order = torch.rand(n, 4, device=x.device).argsort(1)
+            for turn in order.unbind(1):
+                x, before = ADJUST[0](x, factor[0]), x
+                for k in (1, 2, 3):
+                    x = where(turn == k, ADJUST[k](before, factor[k]), x)
+        x = where(chance(0.2), grayscale(x), x)
         if blur:
-            x = where(blur, gaussian_blur(x, torch.empty(n, device=x.device).uniform_(0.1, 2.0), max(3, size // 20 * 2 + 1)), x)
+            x = where(chance(blur), gaussian_blur(x, torch.empty(n, device=x.device).uniform_(0.1, 2.0), max(3, size // 20 * 2 + 1)), x)
         if solarize:
-            x = where(solarize, torch.where(x >= 0.5, 1 - x, x), x)
+            x = where(chance(solarize), torch.where(x >= 0.5, 1 - x, x), x)
         parts.append(x)
     return torch.cat(parts)
 
@@ -416,16 +494,15 @@ def normalise(x: Tensor) -> Tensor:
 
 def two_views(x: Tensor, size: int, **options) -> tuple[Tensor, Tensor]:
     """Two independent views, each (N, 3, size, size) float32 and normalised, of images x (N, 3, H, W) uint8; `augment`'s options."""
-    return normalise(augment(x, size, **options)), normalise(augment(x, size, **options))
+    return normalise(augment(torch.cat([x, x]), size, **options)).chunk(2)
 
 
 def eval_view(x: Tensor, size: int) -> Tensor:
-    """The evaluation view: the central square of x (N, 3, H, W) uint8, resized to (N, 3, size, size), normalised."""
-    h, w = x.shape[2:]
-    x = TF.center_crop(x, [min(h, w)]).float() / 255
-    if min(h, w) != size:
-        x = TF.resize(x, [size, size], antialias=True)
-    return normalise(x)
+    """The evaluation view: the central square of x (N, 3, H, W) uint8, resized to (N, 3, size, size), normalised; of images of
+    8/7 that size (ImageNet's 256 for 224) the central size × size pixels instead."""
+    side = min(x.shape[2:])
+    x = TF.center_crop(x, [size if 7 * side == 8 * size else side]).float() / 255
+    return normalise(x if x.shape[3] == size else TF.resize(x, [size, size], antialias=True))
 
 
 # ------------------------------------------------------------------------------------------------------------- network
@@ -470,18 +547,24 @@ class LARS(torch.optim.Optimizer):
     def step(self):
         for group in self.param_groups:
             lr, decay = group["lr"], group["weight_decay"]
-            for p in group["params"]:
-                if p.grad is None:
-                    continue
-                g = p.grad
-                if p.ndim > 1:
-                    w_norm, g_norm = p.norm(), g.norm()
-                    ratio = group["trust"] * w_norm / (g_norm + decay * w_norm + 1e-8)
-                    ratio = torch.where((w_norm > 0) & (g_norm > 0), (ratio / lr).clamp(max=1), 1.0)
-                    g = (g + decay * p) * ratio
-                if not self.state[p]:
-                    self.state[p]["momentum"] = torch.zeros_like(p)
-                p.sub_(self.state[p]["momentum"].mul_(group["momentum"]).add_(g), alpha=lr)
+            params = [p for p in group["params"] if p.grad is not None]
+            weights, rest = [p for p in params if p.ndim > 1], [p for p in params if p.ndim <= 1]
+            updates = [p.grad for p in weights]
+            if weights:  # all layers in a few calls, which is what a GPU's speed depends on
+                w_norm, g_norm = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(updates))
+                ratio = group["trust"] * w_norm / (g_norm + decay * w_norm + 1e-8)
+                ratio = torch.where((w_norm > 0) & (g_norm > 0), (ratio / lr).clamp(max=1), 1.0)
+                updates = torch._foreach_add(updates, weights, alpha=decay)
+                torch._foreach_mul_(updates, ratio.unbind())
+            params, updates = weights + rest, [*updates, *(p.grad for p in rest)]
+            if params:
+                for p in params:
+                    if not self.state[p]:
+                        self.state[p]["momentum"] = torch.zeros_like(p)
+                momentum = [self.state[p]["momentum"] for p in params]
+                torch._foreach_mul_(momentum, group["momentum"])
+                torch._foreach_add_(momentum, updates)
+                torch._foreach_add_(params, momentum, alpha=-lr)
 
 
 def lr_at(step: int, steps: int, warmup: int = 0) -> float:
@@ -491,14 +574,102 @@ def lr_at(step: int, steps: int, warmup: int = 0) -> float:
     return 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / max(1, steps - warmup))
 
 
+# ----------------------------------------------------------------------------------------------------------- processes
+# Under torchrun every process computes its share of the views and of the network, and then the whole loss.
+def rank() -> int:
+    """The number of this process among all that train together; 0 for one."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+class Gather(torch.autograd.Function):
+    """x (n, K) of this process → (n·world, K) of all, in their order. The processes compute the same loss from it, so that the
+    gradients of their losses add up to world() times this process's own; DistributedDataParallel then takes the mean."""
+
+    @staticmethod
+    def forward(ctx, x):
+        parts = [torch.empty_like(x) for _ in range(world())]
+        dist.all_gather(parts, x)
+        return torch.cat(parts)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.chunk(world())[rank()] * world()
+
+
+def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors (n, ·) of this process → (N, ·) of the whole batch, with gradient, in one exchange; one process: as they are."""
+    if world() == 1:
+        return tensors
+    return Gather.apply(torch.cat(tensors, 1)).split([t.shape[1] for t in tensors], 1)
+
+
+class Sum(torch.autograd.Function):
+    """The sum of x over all processes; so is its gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        dist.all_reduce(x := x.clone())
+        return x
+
+    backward = forward
+
+
+class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """torch.nn.SyncBatchNorm for CPUs, where torch has none: statistics of the batch of all processes, of equal shares."""
+
+    def forward(self, x):
+        if not self.training:
+            return F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+        z, axes, shape = x.to(self.running_mean.dtype), [0, *range(2, x.ndim)], [1, -1] + [1] * (x.ndim - 2)
+        n = z.numel() // z.shape[1] * world()
+        z = z - (mean := Sum.apply(z.sum(axes)) / n).view(shape)
+        variance = Sum.apply(z.square().sum(axes)) / n
+        with torch.no_grad():
+            self.num_batches_tracked += 1
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(variance * n / (n - 1), self.momentum)
+        scale = (variance + self.eps).rsqrt()
+        if not self.affine:
+            return (z * scale.view(shape)).to(x.dtype)
+        return torch.addcmul(self.bias.view(shape), z, (scale * self.weight).view(shape)).to(x.dtype)
+
+
+def mean_over_processes(x: Tensor) -> Tensor:
+    """The mean of a statistic x over all processes, without gradient."""
+    return Sum.apply(x.detach()) / world() if world() > 1 else x
+
+
+@contextlib.contextmanager
+def first_on_this_machine():
+    """Under torchrun the first process of each machine runs the block, then the others: what one prepares, all find."""
+    first = os.environ.get("LOCAL_RANK") == "0"
+    if dist.is_initialized() and not first:
+        dist.barrier()
+    yield
+    if dist.is_initialized() and first:
+        dist.barrier()
+
+
 # ---------------------------------------------------------------------------------------------------------- evaluation
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, size: int, device="cpu", batch=500) -> tuple[Tensor, Tensor]:
     """Representations h (N, d) and embeddings e (N, K), float32, of un-augmented images (N, 3, H, W) uint8, in eval mode;
     the model's first two outputs are h and e."""
     model.eval()
-    pairs = [model(eval_view(part.to(device), size))[:2] for part in images.split(batch)]
-    return tuple(torch.cat(part).float() for part in zip(*pairs))
+    shares, pairs = images.tensor_split(world()), []  # each process takes one
+    for part in shares[rank()].split(batch):
+        pairs.append(model(eval_view(part.to(device), size))[:2])
+        drop_pages()
+    found = [torch.cat(part).float() for part in zip(*pairs)]
+    if world() > 1:  # the first shares may be an image longer than the last
+        whole = gather(*[F.pad(part, (0, 0, 0, len(shares[0]) - len(part))) for part in found])
+        found = [torch.cat([part[: len(share)] for part, share in zip(padded.chunk(world()), shares)]) for padded in whole]
+    return tuple(found)
 
 
 def linear_probe(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -> dict[str, float]:
@@ -613,7 +784,8 @@ def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor]:
         scores = linear_probe(h_train, y_train, h, y_test)
         scores["knn5"], scores["knn200"] = knn_accuracy(h_train, y_train, h, y_test)
         metrics |= {key + name: value for name, value in scores.items()}
-    figures(run.folder, data.x_test, e.cpu())
+    if run.folder:
+        figures(run.folder, data.x_test, e.cpu())
     return metrics, e
 
 
@@ -686,6 +858,8 @@ class BareParser(argparse.ArgumentParser):
             torch.zeros(1, device=args.device).item()
         except (RuntimeError, AssertionError, ValueError) as error:
             raise BadInput(f"--device {args.device} is not there: {error}")
+        if args.device == "cuda" and (processes := int(os.environ.get("LOCAL_WORLD_SIZE", 1))) > torch.cuda.device_count():
+            raise BadInput(f"--nproc_per_node={processes}: this machine has {torch.cuda.device_count()} GPUs")
         return args
 
 
@@ -700,15 +874,18 @@ class Parser(BareParser):
         add("--limit", type=within(1, kind=int), help="train on the first N images only, class-balanced")
         add("--arch", choices=["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"], help="backbone (papers: resnet18)")
         add("--image-size", type=within(7, kind=int), help="side of the views in pixels")
+        add("--decode-size", type=within(7, kind=int), help="side to which image folders are decoded, once (default: --image-size)")
         add("--epochs", type=within(0, kind=int), help="passes over the training images")
-        add("--batch-size", type=within(1, kind=int), help="images per step")
+        add("--batch-size", type=within(1, kind=int), help="images per step, of all processes together")
         add("--optimizer", choices=optimizers, help=f"{optimizers[0]} is the paper's")
         add("--lr", type=within(0), help="peak learning rate, not scaled by the batch size")
         add("--weight-decay", type=within(0, closed=True), help="not applied to biases and norms under LARS")
         add("--min-scale", type=within(1e-3, 1, closed=True), help="smallest area of a random crop, as a share of the image")
         add("--blur", type=within(0, 1, closed=True), help="probability of Gaussian blur")
         add("--seed", type=within(-1, 2**32, int), default=1, help="of weights, views and the order of the images")
-        add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network; losses are always fp32")
+        add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network; losses are always fp32 (TF32 beside bf16 on a GPU)")
+        add("--compile", nargs="?", const="default", choices=["default", "reduce-overhead", "max-autotune"],
+            help="torch.compile model, views and loss, in this mode: for long runs on a GPU; the clock starts after the third step")
         add("--eval-only", metavar="CHECKPOINT", help="evaluate a checkpoint.pt; its settings are the defaults")
 
     def parse(self, presets: dict[str, dict], argv=None) -> argparse.Namespace:
@@ -752,16 +929,39 @@ class Run:
     """One training run: device, precision, seed, run folder and what is printed. The loop itself is the method's."""
 
     def __init__(self, method: str, args: argparse.Namespace):
-        self.method, self.args, self.device, self.seconds = method, args, torch.device(args.device), 0.0
+        self.method, self.args, self.device, self.seconds, self.folder = method, args, torch.device(args.device), 0.0, None
         self.bf16 = args.precision == "bf16" or args.precision == "auto" and has_bf16(self.device)
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
+            torch.set_float32_matmul_precision("high" if self.bf16 else "highest")
+        if rank() > 0:  # the first process alone writes
+            return
         name = args.out or f"runs/{method}-{args.dataset}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-        self.folder, about = new_folder(name, vars(args) | dict(method=method, precision_used="bf16" if self.bf16 else "fp32"), self.device)
+        settings = vars(args) | dict(method=method, precision_used="bf16" if self.bf16 else "fp32", processes=world())
+        self.folder, about = new_folder(name, settings, self.device)
         (self.folder / "metrics.jsonl").touch()
         print(f"{method} on {args.dataset}, seed {args.seed}, {about['hardware']}, {about['precision_used']}: {self.folder}")
 
     def autocast(self):
         """bf16 for the network where the hardware is good at it (or --precision says so), else nothing."""
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
+
+    def compile(self, function):
+        """torch.compile of a module or function where --compile asks for it, else the same. Checkpoints are of the original."""
+        return torch.compile(function, mode=self.args.compile) if self.args.compile else function
+
+    def parallel(self, model: nn.Module) -> nn.Module:
+        """The model; under torchrun in DistributedDataParallel, its BatchNorm synchronised in place, and from here on every
+        process draws other random numbers."""
+        if world() == 1:
+            return model
+        torch.manual_seed((rank() + 1) * 2**32 + self.args.seed)
+        if self.device.type == "cuda":
+            nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        for module in model.modules():
+            if isinstance(module, (nn.BatchNorm1d, nn.BatchNorm2d)):
+                module.__class__ = SyncBatchNorm
+        return nn.parallel.DistributedDataParallel(model, static_graph=True)  # some ablations leave parameters without gradient
 
     def epochs(self, model: nn.Module):
         """Yield 1, 2, … --epochs; with --eval-only load the checkpoint into the model and yield nothing."""
@@ -776,9 +976,14 @@ class Run:
 
     def log(self, images: int, **values: Tensor) -> None:
         """Add a step's image count and scalars to the epoch's means; they stay on the device, so that nothing waits."""
-        self.images, self.steps = self.images + images, self.steps + 1
+        self.images, self.steps = self.images + images * world(), self.steps + 1
         for key, value in values.items():
             self.sums[key] = self.sums.get(key, 0) + value.detach()
+        if self.args.compile:
+            torch.compiler.cudagraph_mark_step_begin()
+            if self.steps == 3 and self.seconds == 0:  # compiled by now
+                float(self.sums["loss"])  # wait for the device
+                self.start, self.images = time.perf_counter(), 0
 
     def end_epoch(self, epoch: int, lr: float) -> None:
         """Write and show the means of epoch `epoch` (from 1)."""
@@ -798,20 +1003,25 @@ class Run:
 
     def write(self, **record) -> None:
         """Append one line to metrics.jsonl."""
+        if not self.folder:
+            return
         with open(self.folder / "metrics.jsonl", "a") as file:
             file.write(json.dumps(record) + "\n")
 
     def save(self, model: nn.Module, backbone: nn.Module) -> None:
         """checkpoint.pt (for --eval-only) and backbone.pt (for torchvision's ResNet), each complete or not there."""
-        config = {k: v for k, v in vars(self.args).items() if k not in ("eval_only", "out", "device", "data_root")}
+        if not self.folder:
+            return
+        config = {k: v for k, v in vars(self.args).items() if k not in ("eval_only", "out", "device", "data_root", "compile")}
         weights = lambda module: {k: v.cpu().contiguous() for k, v in module.state_dict().items()}  # loads on any machine
         checkpoint = dict(method=self.method, config=config, model=weights(model))
         for name, content in ("checkpoint", checkpoint), ("backbone", weights(backbone)):
-            torch.save(content, self.folder / f"{name}.tmp")
-            os.replace(self.folder / f"{name}.tmp", self.folder / f"{name}.pt")
+            replace(self.folder / f"{name}.pt", lambda file: torch.save(content, file))
 
     def finish(self, metrics: dict) -> None:
         """Write the final record, print the table and the protocol behind it."""
+        if not self.folder:
+            return
         rates = [json.loads(line)["images_per_s"] for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
         self.write(event="final", **metrics, seconds_train=self.seconds, images_per_s=float(np.median(rates)) if rates else None)
         print(table(self.method, metrics))
@@ -868,14 +1078,26 @@ def health(z: Tensor) -> dict[str, Tensor]:
 
 
 def launch(main) -> None:
-    """Run a program's main(); what the user did wrong ends in one line on stderr and exit code 2."""
+    """Run a program's main(), under torchrun as one of its processes, of which the first alone prints; what the user did wrong
+    ends in one line on stderr and exit code 2."""
     try:
+        if "LOCAL_RANK" in os.environ:
+            local = int(os.environ["LOCAL_RANK"])
+            if local < torch.cuda.device_count():
+                torch.cuda.set_device(local)
+            patience = datetime.timedelta(days=1)  # one process may decode a data set while the others wait
+            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=patience)
+            if rank() > 0:
+                sys.stdout = open(os.devnull, "w")
         main()
     except (BadInput, OSError, torch.OutOfMemoryError) as error:
         print(f"{Path(sys.argv[0]).name}: {BadInput(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
 
 
 # ----------------------------------------------------------------------------------------------------------- benchmark
@@ -891,64 +1113,154 @@ def seconds(call, repeat=5) -> float:
     return float(np.median(times[repeat:]))
 
 
-def peer_augmentations(images: Tensor) -> dict:
-    """Other libraries' SimCLR views of the same uint8 images, one view each: a name → a call; only what is installed."""
+def peak_memory(reset=False) -> float:
+    """The most main memory this process has held so far, or since the last call with reset, in MB; nan where Linux does not tell."""
+    with contextlib.suppress(OSError, TypeError):
+        peak = int(re.search(r"VmHWM:\s*(\d+)", Path("/proc/self/status").read_text())[1]) / 1000
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5")
+        return peak
+    return math.nan
+
+
+def compare(what: str, ours, peers: dict, repeat=5) -> None:
+    """Print the time and the extra memory of ours(), and of each peer's call with the ratio, measured one after the other."""
+    took = {}
+    for name, call in {what: ours, **peers}.items():
+        peak_memory(reset=True)
+        before = peak_memory()
+        took[name] = seconds(call, repeat)
+        ratio = f"; ours is {took[name] / took[what]:.1f} times as fast" if name != what else ""
+        print(f"{name if name == what else '    ' + name:60} {1000 * took[name]:8.1f} ms, {peak_memory() - before:5.0f} MB{ratio}", flush=True)
+
+
+def run_simclr(folder: Path, images: int, flags: str) -> tuple[float, float]:
+    """simclr.py for two epochs on `images` random 32-pixel images, in a process of its own; → images/s of the second, its peak in MB."""
+    random = np.random.default_rng(0)
+    if not (folder / f"{images}.npz").exists():
+        np.savez(folder / f"{images}.npz", x_train=random.integers(0, 256, (images, 32, 32, 3), np.uint8), x_test=random.integers(0, 256, (20, 32, 32, 3), np.uint8))
+    out = folder / f"run{len(list(folder.iterdir()))}"
+    argv = ["--dataset", str(images), "--data-root", str(folder), "--epochs", "2", "--out", str(out), *flags.split()]
+    code = f"import torch, common, simclr; torch.set_num_threads({torch.get_num_threads()}); simclr.main({argv}); print(common.peak_memory())"
+    printed = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout
+    return json.loads((out / "metrics.jsonl").read_text().splitlines()[1])["images_per_s"], float(printed.split()[-1])
+
+
+def lightly_epoch(images: int, workers: int) -> tuple[float, float]:
+    """The SimCLR loop of lightly's documentation with our backbone, for two epochs on as many random images; as run_simclr."""
+    from lightly.loss import NTXentLoss
+    from lightly.models.modules import SimCLRProjectionHead
+    from lightly.transforms import SimCLRTransform
+    pil = [TF.to_pil_image(x) for x in torch.randint(0, 256, (images, 3, 32, 32), dtype=torch.uint8)]
+    transform = SimCLRTransform(input_size=32, cj_strength=1.0, gaussian_blur=0.0)
+    loader = torch.utils.data.DataLoader([*range(images)], batch_size=256, shuffle=True, drop_last=True, num_workers=workers,
+                                         collate_fn=lambda chosen: [torch.stack(view) for view in zip(*[transform(pil[i]) for i in chosen])])
+    model = nn.Sequential(resnet("resnet18", 32)[0], SimCLRProjectionHead(512, 2048, 256))
+    criterion, optimizer = NTXentLoss(), torch.optim.SGD(model.parameters(), lr=0.06)
+    for _ in range(2):
+        start = time.perf_counter()
+        for x0, x1 in loader:
+            loss = criterion(model(x0), model(x1))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return len(loader) * 256 / (time.perf_counter() - start), peak_memory()
+
+
+def peer_calls(images: Tensor, z: Tensor, train: tuple, test: tuple, e: Tensor) -> dict[str, dict]:
+    """What other libraries, where installed, do for the same inputs: part of the benchmark → {name: call}."""
     from torchvision.transforms import v2
-    size, calls, pil = images.shape[-1], {}, [v2.functional.to_pil_image(x) for x in images]
+    size, pil = images.shape[-1], [v2.functional.to_pil_image(x) for x in images]
     chain = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8),
                         v2.RandomGrayscale(0.2), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
-    calls["torchvision on PIL"] = lambda: torch.stack([chain(x) for x in pil])
+
+    def loop():  # cons and entropy dimension by dimension, then P@10
+        y, f = test[1].numpy(), F.normalize(e).numpy()
+        for column in f.T:
+            counts, mass = np.bincount(y[abs(column) > ACTIVE]), np.bincount(y, abs(column))
+            counts.max() / counts.sum(), (mass / mass.sum() * np.log(mass / mass.sum() + 1e-12)).sum()
+        np.fill_diagonal(similarity := f @ f.T, -2)
+        (y[similarity.argpartition(-10, 1)[:, -10:]] == y[:, None]).mean()
+
+    calls = {"augmentation": {"torchvision on PIL": lambda: torch.stack([chain(x) for x in pil])}, "interpretability": {"numpy, a loop over dimensions": loop},
+             "NT-Xent": {}, "probe": {}, "kNN": {}}
     try:
         import kornia.augmentation as K
         batched = nn.Sequential(K.RandomResizedCrop((size, size), (0.08, 1)), K.RandomHorizontalFlip(), K.ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8),
                                 K.RandomGrayscale(p=0.2))
-        calls["kornia"] = lambda: batched(images.float() / 255)
+        calls["augmentation"]["kornia"] = lambda: batched(images.float() / 255)
     except ImportError:
         print("kornia is not installed")
     try:
+        from lightly.loss import NTXentLoss
         from lightly.transforms import SimCLRTransform
-        pair = SimCLRTransform(input_size=size, cj_strength=1.0, gaussian_blur=0.0)  # two views a call
-        calls["lightly"] = lambda: [torch.stack([pair(x)[0] for x in pil[: len(pil) // 2]])]
+        from lightly.utils.benchmarking import knn_predict
+        pair, criterion = SimCLRTransform(input_size=size, cj_strength=1.0, gaussian_blur=0.0), NTXentLoss(temperature=0.2)  # two views a call
+        calls["augmentation"]["lightly"] = lambda: [torch.stack([pair(x)[0] for x in pil[: len(pil) // 2]])]
+        calls["NT-Xent"]["lightly"] = lambda: criterion(*z.chunk(2)).backward()
+        bank = F.normalize(train[0]).T.contiguous()
+        calls["kNN"]["lightly, k = 200 only"] = lambda: [knn_predict(F.normalize(q), bank, train[1], 10) for q in test[0].split(500)]
     except ImportError:
         print("lightly is not installed")
+    try:
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.neighbors import KNeighborsClassifier
+        x, y = ((train[0] - train[0].mean(0)) / train[0].std(0)).numpy(), train[1].numpy()
+
+        def probe():  # linear_probe's protocol: six strengths on nine tenths, one more fit on all
+            kept = len(x) * 9 // 10
+            for l2, n in [(0.1**k, kept) for k in range(6)] + [(1e-2, len(x))]:
+                LogisticRegression(C=1 / (l2 * n), max_iter=30).fit(x[:n], y[:n])
+
+        calls["probe"]["scikit-learn, lbfgs"] = probe
+        calls["kNN"]["scikit-learn, k = 5 only"] = lambda: KNeighborsClassifier(5, metric="cosine", algorithm="brute").fit(x, y).predict(test[0].numpy())
+    except ImportError:
+        print("scikit-learn is not installed")
     return calls
 
 
 def benchmark(device: torch.device, peers: bool) -> None:
-    """Print what this machine does per second in each part of a run; with peers, ratios against other libraries."""
-    print(f"{hardware(device)}, torch {torch.__version__}, torchvision {torchvision.__version__}")
+    """Print what each part of a run costs on this machine; with peers, what it costs with other libraries. Method files are run as
+    programs, and NT-Xent is theirs."""
+    warnings.simplefilter("ignore")  # scikit-learn's about max_iter, which both sides share
+    print(f"{hardware(device)}, torch {torch.__version__}, torchvision {torchvision.__version__}, {time.strftime('%Y-%m-%d')}")
+    nt_xent = importlib.import_module("simclr").nt_xent
     images = torch.from_numpy(shapes(256, 10)["x_train"]).to(device)
-    print(f"augmentation, 256 images of 32 px: {256 / seconds(lambda: augment(images, 32), 50):8.0f} views/s")
-    for name, call in peer_augmentations(images.cpu()).items() if peers else ():
-        theirs, ours = seconds(call), seconds(lambda: augment(images, 32), 20)  # one after the other
-        print(f"    {name:20} {256 / theirs:8.0f} views/s; ours is {theirs / ours:.1f} times as fast")
-    for arch in ("resnet8", "resnet20", "resnet18"):
-        for bf16 in (False, True)[: 1 + has_bf16(device)]:
-            net = resnet(arch, 32)[0].to(device, memory_format=torch.channels_last)
-            optimizer = LARS(net.parameters(), lr=0.1)
+    z = torch.randn(512, 256, device=device, requires_grad=True)
+    h, y = torch.randn(22000, 512, device=device), torch.arange(22000, device=device) % 10
+    h[torch.arange(22000), y] += 2
+    train, test, e = (h[:20000], y[:20000]), (h[20000:], y[20000:]), h[20000:, :256].relu()
+    calls = collections.defaultdict(dict, peer_calls(images.cpu(), z, train, test, e) if peers else {})
+    compare("augmentation, 256 views of 32 px", lambda: augment(images, 32), calls["augmentation"])
+    compare("NT-Xent and its gradient, 2N = 512, K = 256", lambda: nt_xent(*z.chunk(2), 0.2).backward(), calls["NT-Xent"], 20)
+    compare("probe, 20,000 × 512, 10 classes, 6 strengths", lambda: linear_probe(*train, *test), calls["probe"], 1)
+    compare("kNN, 2,000 against 20,000, k = 5 and 200", lambda: knn_accuracy(*train, *test), calls["kNN"])
+    compare("interpretability, 2,000 × 256, with P@k", lambda: interpretability(e, {"": test[1]}), calls["interpretability"])
 
-            def step():
-                v1, v2 = two_views(images, 32)
-                with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                    h1, h2 = net(v1), net(v2)
-                optimizer.zero_grad()
-                (h1 - h2).float().square().mean().backward()
-                optimizer.step()
-
-            print(f"training step, {arch}, {'bf16' if bf16 else 'fp32'}, batch 256: {256 / seconds(step, 2):8.0f} images/s")
-    for classes in (10, 100):
-        h, y = torch.randn(60000, 512, device=device), torch.randint(classes, (60000,), device=device)
-        h[torch.arange(60000), y] += 3
-        train, test = (h[:50000], y[:50000]), (h[50000:], y[50000:])
-        print(f"linear probe, 50,000 × 512, {classes} classes: {seconds(lambda: linear_probe(*train, *test), 1):.1f} s")
-    print(f"kNN, the same: {seconds(lambda: knn_accuracy(*train, *test), 1):.1f} s")
-    e = torch.randn(10000, 256, device=device).relu()
-    print(f"interpretability, 10,000 × 256: {seconds(lambda: interpretability(e, {'': test[1]}), 1):.2f} s")
+    precisions, rates = ("fp32", "bf16")[: 1 + has_bf16(device)], {}
+    with tempfile.TemporaryDirectory() as folder:
+        run = lambda images, flags: run_simclr(Path(folder), images, f"--device {device} {flags}")
+        for arch, n in (("resnet8", 2560), ("resnet20", 1024), ("resnet18", 512)):
+            for precision in precisions:
+                rates[precision], peak = run(n, f"--arch {arch} --precision {precision}")
+                print(f"an epoch of simclr.py, {arch}, batch 256, {precision}: {rates[precision]:8.1f} images/s, {peak:.0f} MB", flush=True)
+        if peers and calls["NT-Xent"]:
+            for workers in (0, torch.get_num_threads()):
+                code = f"import torch, common; torch.set_num_threads({torch.get_num_threads()}); print(*common.lightly_epoch(512, {workers}))"
+                done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+                theirs, peak = map(float, done.stdout.split())
+                ratios = " and ".join(f"{rate / theirs:.2f} ({precision})" for precision, rate in rates.items())
+                print(f"    lightly's loop, resnet18, fp32, {workers} workers: {theirs:8.1f} images/s, {peak:.0f} MB; ours is {ratios} times as fast", flush=True)
+        for batch in (64, 128, 256, 512, 1024):
+            print(f"an epoch of simclr.py, resnet8, batch {batch}: {run(2048, f'--arch resnet8 --batch-size {batch}')[0]:8.1f} images/s", flush=True)
+        for n in (1000, 10000, 50000):
+            rate, peak = run(n, "--arch resnet8 --batch-size 250")
+            print(f"an epoch of simclr.py, resnet8, {n} images: {n / rate:8.2f} s, {peak:.0f} MB", flush=True)
 
 
 if __name__ == "__main__":
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--peers", action="store_true", help="time torchvision on PIL, kornia and lightly on the same batches")
+    flags.add_argument("--peers", action="store_true", help="time torchvision on PIL, kornia, lightly and scikit-learn on the same inputs")
     flags.add_argument("--threads", type=within(0, kind=int), help="CPU threads")
     flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = flags.parse_args()

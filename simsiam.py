@@ -18,6 +18,7 @@ are not equal but lie on one line, a share f of them on the shorter side, and th
 Differences from the paper: 1. padding 1 in the CIFAR stem; 2. normalisations use eps = 1e-2; 3. the order of the colour
 operators is drawn per part of a batch; 4. the projector has three layers, as on ImageNet (--projector-layers 2: as on CIFAR).
 """
+import functools
 import json
 
 import torch
@@ -33,9 +34,10 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
                    head_out=512, predictor_hidden=128, min_scale=0.2, jitter=0.8, blur=0.0),
     "cifar100": dict(arch="resnet18", image_size=32, epochs=800, batch_size=512, optimizer="sgd", lr=0.06, weight_decay=5e-4,
                      head_out=2048, predictor_hidden=512, min_scale=0.2, jitter=0.4, blur=0.0),
-    "imagenet100": dict(arch="resnet18", image_size=224, epochs=100, batch_size=256, optimizer="sgd", lr=0.05, weight_decay=1e-4,
+    "imagenet100": dict(arch="resnet18", image_size=224, decode_size=256, epochs=100, batch_size=256, optimizer="sgd", lr=0.05, weight_decay=1e-4,
                         head_out=2048, predictor_hidden=512, min_scale=0.2, jitter=0.4, blur=0.5),
 }
+PRESETS["imagenet"] = PRESETS["imagenet100"] | dict(arch="resnet50", batch_size=512, lr=0.1)  # the paper's
 
 
 def negative_cosine(p, z, stop_gradient=True):
@@ -99,7 +101,7 @@ def parser():
 def main(argv=None):
     args = parser().parse(PRESETS, argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device)
+    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device, args.decode_size)
     steps = data.steps(args.batch_size)
 
     backbone, d = common.resnet(args.arch, args.image_size)
@@ -108,21 +110,24 @@ def main(argv=None):
     model = SimSiam(backbone, head, predictor)
     model.to(args.device, memory_format=torch.channels_last)
     run = common.Run("simsiam", args)
+    net, two_views = run.compile(run.parallel(model)), run.compile(common.two_views)
+    criterion = run.compile(negative_cosine)
 
     groups = [{"params": [*backbone.parameters(), *head.parameters()]}, {"params": list(predictor.parameters())}]
-    optimizer = (torch.optim.SGD(groups, lr=args.lr, weight_decay=args.weight_decay, momentum=0.9) if args.optimizer == "sgd"
-                 else torch.optim.Adam(groups, lr=args.lr, weight_decay=args.weight_decay))
+    make = functools.partial(torch.optim.SGD, momentum=0.9) if args.optimizer == "sgd" else torch.optim.Adam
+    optimizer = make(groups, lr=args.lr, weight_decay=args.weight_decay, fused=True)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, [lambda step: common.lr_at(step, args.epochs * steps), lambda step: 1.0])  # the predictor's stays constant
 
     for epoch in run.epochs(model):
         model.train()
         for images in data.batches(args.batch_size, args.seed, epoch, args.device):  # (N, 3, H, W) uint8
-            v1, v2 = common.two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur,
+            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur,
                                       jitter=(args.jitter, args.jitter, args.jitter, args.jitter / 4))
             with run.autocast():
-                (h1, z1, p1), (h2, z2, p2) = model(v1), model(v2)  # each view through its own forward: its own BatchNorm statistics
-            loss = (negative_cosine(p1, z2, not args.no_stop_grad) + negative_cosine(p2, z1, not args.no_stop_grad)) / 2  # Eq. (4)
+                (h1, z1, p1), (h2, z2, p2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
+            z1, z2, p1, p2 = common.gather(z1, z2, p1, p2)  # of all processes, with gradient
+            loss = (criterion(p1, z2, not args.no_stop_grad) + criterion(p2, z1, not args.no_stop_grad)) / 2  # Eq. (4)
 
             optimizer.zero_grad()
             loss.backward()
@@ -132,7 +137,8 @@ def main(argv=None):
         run.end_epoch(epoch, schedule.get_last_lr()[0])
     run.save(model, backbone)
     metrics, _ = common.evaluate(run, data, model)
-    draw_collapse(run.folder)
+    if run.folder:
+        draw_collapse(run.folder)
     run.finish(metrics)
 
 

@@ -30,12 +30,12 @@ bases (BYOL and Barlow Twins draw blur and solarisation differently for the two 
 """
 import argparse
 import copy
+import functools
 import math
 import time
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 import torch.nn as nn
 import torch.nn.functional as F
 
@@ -50,9 +50,10 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
                      temperature=0.5, head_hidden=512, head_out=512, min_scale=0.2, blur=0.0),
     "stl10": dict(arch="resnet18", image_size=96, epochs=2000, batch_size=512, optimizer="adam", lr=2e-3, weight_decay=1e-6,
                   temperature=0.5, head_hidden=512, head_out=512, min_scale=0.2, blur=0.5),
-    "imagenet100": dict(arch="resnet50", image_size=224, epochs=1000, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=1e-6,
+    "imagenet100": dict(arch="resnet50", image_size=224, decode_size=256, epochs=1000, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=1e-6,
                         temperature=0.5, head_hidden=2048, head_out=2048, min_scale=0.08, blur=0.5),
 }
+PRESETS["imagenet"] = PRESETS["imagenet100"]
 
 
 # -------------------------------------------------------------------------------------------------------------- losses
@@ -74,13 +75,11 @@ def byol_loss(p, z):
 
 def barlow_loss(z1, z2, lambd=5e-3):
     """Σ_i (1 − C_ii)² + λ Σ_{i≠j} C_ij² with C (K, K) the cross-correlation of z1, z2 (N, K), each standardised over the batch
-    (Barlow Twins, Eq. 1, 2). Where torch.distributed runs, over the batch of all processes, with gradient."""
-    total = lambda x: dist.nn.functional.all_reduce(x) if dist.is_initialized() else x
-    n = len(z1) * (dist.get_world_size() if dist.is_initialized() else 1)
+    (Barlow Twins, Eq. 1, 2)."""
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
-        z1, z2 = (z - total(z.sum(0)) / n for z in (z1.float(), z2.float()))
-        z1, z2 = (z / (total(z.square().sum(0)) / n + 1e-5).sqrt() for z in (z1, z2))
-        C = total(z1.T @ z2) / n  # (K, K)
+        z1, z2 = (z - z.mean(0) for z in (z1.float(), z2.float()))
+        z1, z2 = (z / (z.square().mean(0) + 1e-5).sqrt() for z in (z1, z2))
+        C = z1.T @ z2 / len(z1)  # (K, K)
     diagonal = C.diagonal()
     return (1 - diagonal).square().sum() + lambd * (C.square().sum() - diagonal.square().sum())
 
@@ -263,9 +262,11 @@ def train(args, data):
     model = SparseHead(backbone, head, args.base, args.head_hidden, K)
     model.to(args.device, memory_format=torch.channels_last)
     run = common.Run("sparsehead", args)
+    net, two_views = run.compile(run.parallel(model)), run.compile(common.two_views)
+    criterion = run.compile({"simclr": nt_xent, "byol": byol_loss, "barlow": barlow_loss}[args.base])
 
-    optimizer = (common.LARS if args.optimizer == "lars" else torch.optim.Adam)(
-        [p for p in model.parameters() if p.requires_grad], lr=args.lr, weight_decay=args.weight_decay)
+    make = common.LARS if args.optimizer == "lars" else functools.partial(torch.optim.Adam, fused=True)
+    optimizer = make([p for p in model.parameters() if p.requires_grad], lr=args.lr, weight_decay=args.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: common.lr_at(step, args.epochs * steps, args.epochs * steps // 20))
     W, online, step = model.last, nn.Sequential(backbone, head), 0
@@ -273,19 +274,21 @@ def train(args, data):
     for epoch in run.epochs(model):
         model.train()
         for images in data.batches(args.batch_size, args.seed, epoch, args.device):  # (N, 3, H, W) uint8
-            v1, v2 = common.two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
+            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
             with run.autocast():
-                (h1, z1), (h2, z2) = model(v1), model(v2)  # each view through its own forward: its own BatchNorm statistics
+                (h1, z1), (h2, z2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
                 if args.base == "byol":
                     p1, p2 = model.predictor(z1), model.predictor(z2)  # (N, K)
                     with torch.no_grad():
                         t1, t2 = model.target(v1), model.target(v2)  # (N, K)
+            z1, z2 = common.gather(z1, z2)  # of all processes, with gradient
             if args.base == "simclr":
-                loss = nt_xent(z1, z2, args.temperature)
+                loss = criterion(z1, z2, args.temperature)
             elif args.base == "byol":
-                loss = byol_loss(p1, t2) + byol_loss(p2, t1)
+                p1, p2, t1, t2 = common.gather(p1, p2, t1, t2)
+                loss = criterion(p1, t2) + criterion(p2, t1)
             else:
-                loss = barlow_loss(z1, z2, args.barlow_weight)
+                loss = criterion(z1, z2, args.barlow_weight)
             penalty = 0.0 if W is None or args.prox else args.sparse_weight * l21_norm(W)  # Eq. (12)
 
             optimizer.zero_grad()
@@ -302,7 +305,8 @@ def train(args, data):
     run.save(model, backbone)
 
     metrics, spectra = report(run, data, model)
-    draw_spectra(run.folder / "spectra.png", {f"{args.base}, {args.head} head": spectra})
+    if run.folder:
+        draw_spectra(run.folder / "spectra.png", {f"{args.base}, {args.head} head": spectra})
     lines = []
     for share in args.finetune:
         top1, top5, labels = finetune(backbone, d, data, share, args)
@@ -321,7 +325,7 @@ def main(argv=None):
     args = parser().parse(PRESETS, argv)
     if args.head == "none" and args.sparse_weight and not args.compare_heads:
         raise common.BadInput("--head none has no linear layer to make sparse: give --sparse-weight 0 with it")
-    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device)
+    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device, args.decode_size)
     if args.finetune and data.y_train is None:
         raise common.BadInput(f"--finetune needs labels, and {data.name} has none")
     if args.compare_heads and args.eval_only:
@@ -331,9 +335,10 @@ def main(argv=None):
         return
     folder = Path(args.out or f"runs/sparsehead-{args.dataset}-heads-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
     spectra = {head: train(argparse.Namespace(**vars(args) | dict(head=head, out=str(folder / head))), data) for head in ("none", "linear", "mlp")}
-    draw_spectra(folder / "heads.png", {
-        "representation, by head": {head: found["representation"] for head, found in spectra.items()},
-        "linear head": spectra["linear"], "MLP head": spectra["mlp"]})
+    if common.rank() == 0:
+        draw_spectra(folder / "heads.png", {
+            "representation, by head": {head: found["representation"] for head, found in spectra.items()},
+            "linear head": spectra["linear"], "MLP head": spectra["mlp"]})
 
 
 if __name__ == "__main__":

@@ -12,10 +12,12 @@ import hashlib
 import itertools
 import json
 import math
+import os
 import re
 import shlex
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,7 @@ import sparsehead
 HERE = Path(__file__).resolve().parent
 SHAPES_SHA = "17e90be89864656a"
 METHODS = {"simclr": simclr, "ncl": ncl, "bayesncl": bayesncl, "sparsehead": sparsehead, "simsiam": simsiam}
+PROGRAMS = {f"{name}.py": module for name, module in METHODS.items()} | {"sparse_coding.py": sc}
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +56,12 @@ def program(*argv, cwd=HERE, ok=True):
         return done.stdout
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and "Traceback" not in done.stderr, (done.returncode, done.stderr)
     return done.stderr
+
+
+def inside(command, *more):
+    """The same in this process, which saves the seconds that importing torch takes."""
+    name, *argv = [*shlex.split(command), *map(str, more)]
+    common.launch(lambda: PROGRAMS[name].main(argv))
 
 
 def final(folder):
@@ -124,6 +133,35 @@ def test_image_folder_is_decoded_once(tmp_path, capsys):
     assert torch.equal(common.load_data("pets", tmp_path, image_size=8).x_train, data.x_train)  # from the cache
     with pytest.raises(common.BadInput, match="0.png cannot be read as an image"):
         common.load_data("pets", tmp_path, image_size=16)
+
+
+def test_interrupted_decoding_goes_on_where_it_was(tmp_path, monkeypatch):
+    for i in range(10):
+        for part in ("train", "test"):
+            (tmp_path / part / "c").mkdir(parents=True, exist_ok=True)
+            TF.to_pil_image(torch.full((3, 8, 8), 20 * i, dtype=torch.uint8)).save(tmp_path / part / "c" / f"{i}.png")
+    load, seen = torchvision.datasets.folder.pil_loader, []
+
+    def loader(path):
+        seen.append(Path(path).stem)
+        if len(seen) == 6:
+            raise KeyboardInterrupt
+        return load(path)
+
+    monkeypatch.setattr(torchvision.datasets.folder, "pil_loader", loader)
+    with pytest.raises(KeyboardInterrupt):
+        common.decode_folder(tmp_path, 8, at_once=3)
+    assert not (tmp_path / "8px").exists()
+    first, seen[:] = seen[:], [""] * 6
+    done = common.decode_folder(tmp_path, 8, at_once=3)
+    assert {"0", "1", "2"} < set(first) and sorted(seen[6:]) == sorted([*map(str, range(3, 10)), *map(str, range(10))])
+    assert np.load(done / "x_train.npy")[:, 0, 0, 0].tolist() == [20 * i for i in range(10)]
+    assert sorted(p.name for p in done.iterdir()) == ["x_test.npy", "x_train.npy", "y_test.npy", "y_train.npy"]
+    (tmp_path / "9px.part").mkdir()
+    (tmp_path / "9px.part" / "position.json").write_text('{"files": "others", "train": 9, "test": 0}')
+    seen.clear(), seen.extend([""] * 6)
+    common.decode_folder(tmp_path, 9)
+    assert len(seen) == 26  # of another list of files: from the start
 
 
 @pytest.mark.parametrize("name", list(common.DOWNLOADS))
@@ -231,6 +269,60 @@ def test_batches_are_a_seeded_pass():
     assert len({tuple(p) for p in passes.values()}) == 4 and passes[0, 1] == torch.cat(list(data.batches(4, 0, 1))).flatten().tolist()
 
 
+def test_processes_share_each_batch(monkeypatch):
+    data = common.Data("numbers", torch.arange(10, dtype=torch.uint8).view(10, 1, 1, 1), torch.zeros(2, 1, 1, 1))
+    whole = list(data.batches(4, 0, 1))
+    shares = []
+    for rank in (0, 1):
+        monkeypatch.setattr(common, "world", lambda: 2), monkeypatch.setattr(common, "rank", lambda: rank)
+        shares.append(list(data.batches(4, 0, 1)))
+    assert all(torch.equal(torch.cat(parts), batch) for batch, *parts in zip(whole, *shares)) and len(shares[1][0]) == 2
+    with pytest.raises(common.BadInput, match="--batch-size 5 cannot be shared equally among 2 processes"):
+        data.steps(5)
+
+
+def test_batches_are_read_ahead_in_order():
+    started = []
+
+    def slow(i):
+        started.append(i)
+        if i == 7:
+            raise OSError("a broken disk")
+        return i * i
+
+    found = common.ahead(slow, range(10))
+    assert next(found) == 0
+    for _ in range(100):
+        if len(started) >= 4:
+            break
+        time.sleep(0.01)
+    assert started == [0, 1, 2, 3]  # three further than what was asked for
+    assert [next(found) for _ in range(6)] == [1, 4, 9, 16, 25, 36]
+    with pytest.raises(OSError, match="a broken disk"):
+        next(found)
+
+
+@pytest.fixture
+def large_map(tmp_path):
+    """A data set `large` of as many 512-pixel images as fill the given number of GB: a sparse file that takes no space."""
+    def make(gigabytes):
+        (tmp_path / "large").mkdir()
+        n = math.ceil(gigabytes * 2**30 / (512 * 512 * 3))
+        np.lib.format.open_memmap(tmp_path / "large" / "x_train.npy", "w+", np.uint8, (n, 512, 512, 3))
+        np.save(tmp_path / "large" / "x_test.npy", np.random.default_rng(0).integers(0, 256, (16, 32, 32, 3), np.uint8))
+        return tmp_path
+    return make
+
+
+@pytest.mark.skipif(math.isnan(common.peak_memory()), reason="reads the peak memory where Linux keeps it")
+def test_a_pass_over_a_map_does_not_fill_the_memory(large_map):
+    data = common.load_data("large", large_map(1))
+    common.peak_memory(reset=True)
+    before = common.peak_memory()
+    assert sum(len(images) for images in data.batches(20, 0, 1)) >= 1360
+    assert common.peak_memory() - before < 250  # MB: a few batches of 16 MB
+
+
 # ------------------------------------------------------------------------------------------------------ common.py: views
 N = 300  # random parameters per operator
 
@@ -285,6 +377,38 @@ def test_boxes_are_distributed_like_torchvisions(height, width, min_scale):
     assert torch.allclose(ours.std(0), theirs.std(0), rtol=0.1, atol=1e-3)
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_colour_operators_come_in_every_order(monkeypatch, whole):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: whole)  # a GPU and compiled code draw an order per image
+    operators = (lambda x, _: 2 * x, lambda x, _: x + 1, lambda x, _: 3 * x, lambda x, _: x + 5)
+    monkeypatch.setattr(common, "ADJUST", operators)
+    outcomes = []
+    for order in itertools.permutations(operators):
+        value = 1.0
+        for operator in order:
+            value = operator(value, None)
+        outcomes.append(value)
+    found = common.augment(torch.full((1600, 3, 8, 8), 255, dtype=torch.uint8), 32)[:, 0, 0, 0]
+    nearest = (found[:, None] - torch.tensor(outcomes)).abs().min(1)
+    assert nearest.values.max() < 0.02  # the luma of white is 0.9999
+    assert set(torch.tensor(outcomes)[nearest.indices].tolist()) == set(outcomes)
+    assert whole or found.round().view(-1, 32).std(1).max() == 0  # a CPU draws one per 32 images
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_solarize_blur_and_colour_happen_at_their_rates(monkeypatch, whole):
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: whole)
+    x = torch.full((2000, 3, 16, 16), 255, dtype=torch.uint8)
+    x[..., ::2] = 200
+    dark = (common.augment(x, 16, 0.999999, (0, 0, 0, 0), solarize=0.3).amax((1, 2, 3)) < 0.5).float().mean()
+    assert abs(dark - 0.3) < 0.05
+    colour = torch.rand(2000, 3, 1, 1).mul(255).byte().expand(-1, -1, 8, 8)
+    changed = ((common.augment(colour, 8, jitter=(0, 0, 0, 0.2)) - colour / 255.0).abs().amax((1, 2, 3)) > 1e-3).float().mean()
+    assert abs(changed - (1 - 0.2 * 0.8)) < 0.05  # jittered with 0.8 or grey with 0.2
+    stripes = common.augment(x, 16, 0.999999, (0, 0, 0, 0), blur=0.4)[:, 0, 8].std(1)  # a blur of 3 pixels with σ > 0.4 halves them
+    assert abs((stripes < 0.08).float().mean() - 0.4 * 1.6 / 1.9) < 0.05
+
+
 def test_views_differ_between_samples_and_between_each_other():
     x = common.load_data("shapes").x_train[:1].expand(64, -1, -1, -1)
     v1, v2 = common.two_views(x, 32)
@@ -302,23 +426,12 @@ def test_views_without_randomness_are_the_image():
     assert choice.values.max() < 1e-5 and set(choice.indices.tolist()) == {0, 1, 2, 3}
 
 
-def test_solarize_blur_and_colour_happen_at_their_rates():
-    x = torch.full((2000, 3, 16, 16), 255, dtype=torch.uint8)
-    x[..., ::2] = 200
-    dark = (common.augment(x, 16, 0.999999, (0, 0, 0, 0), solarize=0.3).amax((1, 2, 3)) < 0.5).float().mean()
-    assert abs(dark - 0.3) < 0.05
-    colour = torch.rand(2000, 3, 1, 1).mul(255).byte().expand(-1, -1, 8, 8)
-    changed = ((common.augment(colour, 8, jitter=(0, 0, 0, 0.2)) - colour / 255.0).abs().amax((1, 2, 3)) > 1e-3).float().mean()
-    assert abs(changed - (1 - 0.2 * 0.8)) < 0.05  # jittered with 0.8 or grey with 0.2
-    stripes = common.augment(x, 16, 0.999999, (0, 0, 0, 0), blur=0.4)[:, 0, 8].std(1)  # a blur of 3 pixels with σ > 0.4 halves them
-    assert abs((stripes < 0.08).float().mean() - 0.4 * 1.6 / 1.9) < 0.05
-
-
 def test_eval_view_is_the_central_square():
     x = torch.randint(0, 256, (4, 3, 40, 60), dtype=torch.uint8)
     expected = TF.resize(TF.center_crop(x.float() / 255, [40, 40]), [32, 32], antialias=True)
     assert (common.eval_view(x, 32) - (expected - 0.5) / 0.25).abs().max() < 1e-4
     assert torch.equal(common.eval_view(x[..., :40], 40), (x[..., :40].float() / 255 - 0.5) / 0.25)
+    assert torch.equal(common.eval_view(x, 35), (x[..., 2:37, 12:47].float() / 255 - 0.5) / 0.25)  # as 224 of ImageNet's 256
 
 
 # ----------------------------------------------------------------------------------- common.py: network and optimisation
@@ -807,31 +920,6 @@ def test_barlow_loss_is_a_loop_and_zero_at_identity():
     white = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 8)], 1))[0][:, 1:] * 8  # mean 0, covariance I
     assert sparsehead.barlow_loss(white, 5 * white + 3).item() < 1e-6  # whatever the scale and the shift
     assert sparsehead.barlow_loss(white, white.roll(1, 1)).item() == pytest.approx(8 + 0.005 * 8, rel=1e-3)  # a permutation: C_ii = 0
-
-
-def two_processes(rank, port, z1, z2, results):
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    mine = [z[4 * rank:4 * rank + 4].clone().requires_grad_() for z in (z1, z2)]
-    loss = sparsehead.barlow_loss(*mine)
-    loss.backward()
-    results[rank] = loss.item(), [z.grad / 2 for z in mine]  # DistributedDataParallel takes the mean over processes
-    torch.distributed.destroy_process_group()
-
-
-def test_barlow_loss_of_two_processes_is_that_of_the_whole_batch():
-    import socket
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    z1, z2 = torch.randn(2, 8, 5)
-    results = torch.multiprocessing.Manager().dict()
-    torch.multiprocessing.spawn(two_processes, (port, z1, z2, results), nprocs=2)
-    z1.requires_grad_(), z2.requires_grad_()
-    whole = sparsehead.barlow_loss(z1, z2)
-    whole.backward()
-    for i, z in enumerate((z1, z2)):
-        assert torch.allclose(torch.cat([results[rank][1][i] for rank in (0, 1)]), z.grad, atol=1e-5)
-    assert results[0][0] == pytest.approx(whole.item(), abs=1e-5) and results[1][0] == pytest.approx(whole.item(), abs=1e-5)
 
 
 def test_l21_norm_is_a_loop_over_columns_with_a_finite_gradient_at_zero():
@@ -1366,7 +1454,7 @@ def test_a_run_leaves_its_record(short_runs, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_eval_only_gives_the_same_numbers(short_runs, tmp_path, method):
-    program(f"{method}.py", "--eval-only", short_runs / method / "checkpoint.pt", "--device", "cpu", "--out", tmp_path)
+    inside(f"{method}.py", "--eval-only", short_runs / method / "checkpoint.pt", "--device", "cpu", "--out", tmp_path)
     ours, theirs = final(tmp_path), final(short_runs / method)
     timing = {"seconds_train", "images_per_s"}
     assert {k: v for k, v in ours.items() if k not in timing} == {k: v for k, v in theirs.items() if k not in timing}
@@ -1391,7 +1479,7 @@ def test_same_seed_same_numbers_other_seed_others(short_runs, tmp_path):
     "sparsehead.py --base barlow --barlow-weight 0.1 --head none --sparse-weight 0 --optimizer lars --finetune 0.5 --finetune-epochs 1 --finetune-lr 0.1 --classifier-lr 1",
     "simsiam.py --no-predictor --optimizer adam --lr 1e-3", "simsiam.py --no-stop-grad --projector-layers 2 --jitter 0.4"])
 def test_options_run(tmp_path, command):
-    program(*shlex.split(command), "--epochs", 1, "--limit", 300, "--batch-size", 100, "--out", tmp_path)
+    inside(command, "--epochs", 1, "--limit", 300, "--batch-size", 100, "--out", tmp_path)
     assert math.isfinite(json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["loss"])
 
 
@@ -1446,8 +1534,12 @@ def test_unlabelled_arrays_train(tmp_path):
     "sparse_coding.py --epochs 2.5": "--epochs: invalid int value",
     "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30 --out {tmp}": "the loss is not finite in epoch 1",
 }.items())
-def test_bad_flags_end_in_one_line(command, message, tmp_path):
-    assert message in program(command.format(tmp=tmp_path), ok=False)
+def test_bad_flags_end_in_one_line(command, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(HERE)
+    with pytest.raises(SystemExit) as stop:
+        inside(command.format(tmp=tmp_path))
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said.count("\n") == 1 and message in said
 
 
 def test_a_checkpoint_of_another_method_is_refused(short_runs, tmp_path):
@@ -1475,13 +1567,12 @@ def test_every_flag_is_read():
 
 
 def test_every_command_in_readme_parses():
-    commands = re.findall(r"^(?:CUDA_VISIBLE_DEVICES=\d )?python ((?:simclr|ncl|bayesncl|sparsehead|simsiam|sparse_coding)\.py[^#\n]*)", (HERE / "README.md").read_text(), re.M)
-    programs = METHODS | {"sparse_coding": sc}
-    commands += [c for module in programs.values() for c in re.findall(r"^    python (\w+\.py[^#\n]*?)(?:  .*)?$", module.__doc__, re.M)]
+    commands = re.findall(r"^(?:torchrun [^\n]*?|(?:CUDA_VISIBLE_DEVICES=\d )?python )((?:simclr|ncl|bayesncl|sparsehead|simsiam|sparse_coding)\.py[^#\n]*)", (HERE / "README.md").read_text(), re.M)
+    commands += [c for module in PROGRAMS.values() for c in re.findall(r"^    python (\w+\.py[^#\n]*?)(?:  .*)?$", module.__doc__, re.M)]
     assert len(commands) > 10
     for command in commands:
         script, *argv = shlex.split(command)
-        programs[script[:-3]].parser().parse_args(argv)
+        PROGRAMS[script].parser().parse_args(argv)
 
 
 def test_readme_files_exist():
@@ -1495,6 +1586,147 @@ def test_method_files_import_common_and_nothing_else_of_ours():
     for method in METHODS:
         imported = set(re.findall(r"^(?:import|from) (\w+)", (HERE / f"{method}.py").read_text(), re.M))
         assert imported <= {"torch", "torchvision", "numpy", "common", *sys.stdlib_module_names}, imported
+
+
+# ------------------------------------------------------------------------------------------- fast: no waiting, no graph breaks, many processes
+class HostReads(torch.utils._python_dispatch.TorchDispatchMode):
+    """Counts what would make a GPU wait: values that Python reads, and shapes that depend on values."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function.overloadpacket.__name__
+        self.count += name in ("_local_scalar_dense", "nonzero", "masked_select", "unique", "equal")
+        self.count += name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+        return function(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("command", ["simclr.py --optimizer lars --lr 0.1", "simclr.py --loss spectral", "ncl.py --topk 20", "bayesncl.py --gate gumbel --similarity ipw",
+                                     "sparsehead.py --base byol", "sparsehead.py --base barlow --prox", "simsiam.py"])
+def test_nothing_is_read_back_within_an_epoch(tmp_path, monkeypatch, command):
+    class Enough(Exception):
+        pass
+
+    def stop(*_):
+        raise Enough
+    monkeypatch.setattr(common.Run, "end_epoch", stop)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)  # the views as a GPU makes them
+    reads, name = [], command.split()[0]
+    for images in (100, 300):
+        data = common.load_data("shapes", limit=images)
+        monkeypatch.setattr(common, "load_data", lambda *args, **kwargs: data)
+        with pytest.raises(Enough), HostReads() as seen:
+            PROGRAMS[name].main([*command.split()[1:], "--batch-size", "50", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / str(images))])
+        reads.append(seen.count)
+        monkeypatch.undo(), monkeypatch.setattr(common.Run, "end_epoch", stop), monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert reads[0] == reads[1], "four more steps read more"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("method", METHODS)
+def test_a_gpu_never_waits_within_an_epoch(tmp_path, monkeypatch, method):
+    log, end = common.Run.log, common.Run.end_epoch
+    monkeypatch.setattr(common.Run, "log", lambda *a, **k: (log(*a, **k), torch.cuda.set_sync_debug_mode("error")))  # from the second step on
+    monkeypatch.setattr(common.Run, "end_epoch", lambda *a: (torch.cuda.set_sync_debug_mode("default"), end(*a)))
+    inside(f"{method}.py --limit 1000 --batch-size 100 --epochs 1 --out", tmp_path)
+
+
+def test_what_is_compiled_compiles_without_a_break():
+    whole = lambda function: torch.compile(function, backend="eager", fullgraph=True)
+    images = common.load_data("shapes").x_train[:8]
+    v1, v2 = whole(common.two_views)(images, 32, min_scale=0.2, blur=0.5)
+    assert v1.shape == v2.shape == (8, 3, 32, 32) and not torch.equal(v1, v2)
+    backbone, head = common.resnet("resnet8", 32)[0], simclr.projection_head("mlp", 64, 16, 16)
+    for model in (simclr.SimCLR(backbone, head), ncl.NCL(backbone, head, topk=4), bayesncl.BayesNCL(backbone, head, bayesncl.GatingHead(64, 16, 16), 16, ipw=True),
+                  sparsehead.SparseHead(backbone, head, "simclr", 16, 16), simsiam.SimSiam(backbone, head, simsiam.bottleneck(16, 8))):
+        model.eval()
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(whole(model)(v1), model(v1)))
+    z1, z2 = torch.randn(2, 8, 16)
+    for loss, args in ((simclr.nt_xent, (z1, z2, 0.2)), (simclr.spectral_loss, (z1, z2)), (bayesncl.bernoulli_kl, (z1.sigmoid(), 0.8)),
+                       (sparsehead.byol_loss, (z1, z2)), (sparsehead.barlow_loss, (z1, z2)), (simsiam.negative_cosine, (z1, z2))):
+        assert torch.allclose(whole(loss)(*args), loss(*args), atol=1e-5)
+
+
+VARIANTS = ["simclr.py", "simclr.py --loss spectral", "ncl.py", "bayesncl.py --no-detach", "bayesncl.py --gate none", "bayesncl.py --similarity ipw",
+            "sparsehead.py --base barlow", "sparsehead.py --base byol", "simsiam.py"]
+FIRST_STEPS = f"""
+import sys
+import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+import bayesncl, common, ncl, simclr, simsiam, sparsehead
+
+torch.set_default_dtype(torch.float64)  # in float32, rounding flips a few ReLUs
+found, folder = {{}}, sys.argv[1]
+def two_views(x, size, **options):  # the same in every process
+    x = common.normalise(x[..., ::2, ::2].double() / 255)
+    return x, x.flip(3)
+def evaluate(run, data, model):
+    found[name]["model"] = {{k: v.clone() for k, v in model.state_dict().items()}}
+    found[name]["features"] = common.features(model, data.x_test[:101], 32)
+    raise StopIteration
+def log(run, images, **values):
+    found[name]["logged"].append({{k: v.item() for k, v in values.items()}})
+def hook(optimizer, args, kwargs):
+    found[name]["gradients"].append([p.grad.clone() for group in optimizer.param_groups for p in group["params"] if p.grad is not None])
+common.two_views, common.evaluate, common.Run.log = two_views, evaluate, log
+common.Run.end_epoch = lambda *args: None
+register_optimizer_step_pre_hook(hook)
+
+def main():
+    global name
+    for name in {VARIANTS}:
+        found[name] = dict(logged=[], gradients=[])
+        program, *flags = name.split()
+        try:
+            globals()[program[:-3]].main([*flags, "--limit", "64", "--batch-size", "32", "--epochs", "1", "--precision", "fp32", "--device", "cpu",
+                                          "--out", f"{{folder}}/{{common.world()}}/{{len(found)}}"])
+        except StopIteration:
+            pass
+    if common.rank() == 0:
+        torch.save(found, f"{{folder}}/{{common.world()}}.pt")
+common.launch(main)
+"""
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+@pytest.fixture(scope="session")
+def first_steps(tmp_path_factory):
+    """The first two steps of each variant in 1, 2 and 4 processes, on the same views."""
+    folder = tmp_path_factory.mktemp("processes")
+    (folder / "steps.py").write_text(FIRST_STEPS)
+    for command in ([sys.executable], [*TORCHRUN, "--nproc_per_node=2"], [*TORCHRUN, "--nproc_per_node=4"]):
+        done = subprocess.run([*command, str(folder / "steps.py"), str(folder)], env=os.environ | {"PYTHONPATH": str(HERE)}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    return {world: torch.load(folder / f"{world}.pt", weights_only=True) for world in (1, 2, 4)}
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_many_processes_compute_what_one_computes(first_steps, variant, world):
+    one, many = first_steps[1][variant], first_steps[world][variant]
+    assert len(one["logged"]) == 2 and one["logged"][0]["loss"] != one["logged"][1]["loss"]
+    for a, b in zip(one["logged"], many["logged"]):
+        assert a == pytest.approx(b, abs=1e-5), "the loss or the statistics"
+    for a, b in zip(one["gradients"], many["gradients"]):
+        scale = max(g.abs().max() for g in a)
+        assert len(a) == len(b) and scale > 1e-3
+        assert max((x - y).abs().max() for x, y in zip(a, b)) < 1e-4 * scale
+    for key, value in one["model"].items():  # weights, and the running statistics of BatchNorm and ipw
+        assert torch.allclose(value.double(), many["model"][key].double(), atol=1e-5), key
+    assert all(len(a) == 101 and torch.allclose(a, b, atol=1e-4) for a, b in zip(one["features"], many["features"]))
+
+
+def test_processes_draw_different_views_and_one_of_them_writes(tmp_path):
+    """What torchrun's users do, with labels, evaluation and figures; and what they do wrong ends in a line from each process."""
+    run = lambda *argv: subprocess.run([*TORCHRUN, "--nproc_per_node=2", str(HERE / "ncl.py"), "--limit", "200", "--epochs", "1", *argv], capture_output=True, text=True)
+    done = run("--batch-size", "100", "--out", str(tmp_path / "run"))
+    assert done.returncode == 0 and done.stdout.count("epoch 1/1") == 1, done.stderr
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert len(lines) == 2 and {"lp1", "cons", "background_cons", "p_at_10_top_32"} <= set(lines[1])
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["processes"] == 2
+    seeds = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["config"]["seed"]
+    assert seeds == 1 and (tmp_path / "run" / "top_images.png").exists()
+    assert "--batch-size 99 cannot be shared equally among 2 processes" in run("--batch-size", "99", "--out", str(tmp_path / "bad")).stderr
 
 
 # ------------------------------------------------------------------------------------------------------------------- accuracy gates
@@ -1556,13 +1788,37 @@ def test_sparsehead_costs_no_accuracy_and_unused_columns_grow_with_its_weight(tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, 3])
-def test_gates_hold_for_other_seeds(tmp_path, seed):
+@pytest.mark.parametrize("seed,launcher", [(2, [sys.executable]), (3, [*TORCHRUN, "--nproc_per_node=2"])])
+def test_gates_hold_for_other_seeds_and_in_two_processes(tmp_path, seed, launcher):
     for method in ("simclr", "ncl", "bayesncl"):
-        program(f"{method}.py", "--seed", seed, "--out", tmp_path / method)
+        subprocess.run([*launcher, str(HERE / f"{method}.py"), "--seed", str(seed), "--out", str(tmp_path / method)], check=True)
     scores = {method: final(tmp_path / method) for method in ("simclr", "ncl", "bayesncl")}
     assert all(s["lp1"] >= 55 for s in scores.values())
     assert scores["ncl"]["cons"] >= 18 and scores["bayesncl"]["cons"] >= 18 and scores["simclr"]["cons"] == pytest.approx(10, abs=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(math.isnan(common.peak_memory()), reason="reads the peak memory where Linux keeps it")
+def test_training_from_a_map_larger_than_the_memory_it_may_use(tmp_path, large_map):
+    """4 GB of images, while malloc gets 2 GB at most (RLIMIT_DATA does not count maps of files); the peak counts both."""
+    code = """import resource, sys, common, simclr
+resource.setrlimit(resource.RLIMIT_DATA, (2 << 30, 2 << 30))
+simclr.main(sys.argv[1:])
+print(common.peak_memory())"""
+    argv = ["--dataset", "large", "--data-root", large_map(4), "--arch", "resnet8", "--image-size", 32, "--batch-size", 50, "--epochs", 1, "--out", tmp_path / "run"]
+    done = subprocess.run([sys.executable, "-c", code, *map(str, argv)], cwd=HERE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout.split()[-1]) < 2000
+
+
+@pytest.mark.slow
+def test_a_compiled_run_leaves_an_uncompiled_checkpoint(tmp_path):
+    program("bayesncl.py", "--compile", "--limit", 1280, "--epochs", 2, "--device", "cpu", "--out", tmp_path / "run")
+    assert not any("_orig_mod" in key for key in torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["model"])
+    first, second, last = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert second["loss"] < first["loss"] and last["seconds_train"] < 10  # the half minute of compilation is not in it
+    inside("bayesncl.py --device cpu --eval-only", tmp_path / "run" / "checkpoint.pt", "--out", tmp_path / "again")
+    assert final(tmp_path / "again")["lp1"] == last["lp1"]
 
 
 @pytest.mark.slow
