@@ -1662,12 +1662,14 @@ def two_views(x, size, **options):  # the same in every process
     return x, x.flip(3)
 def evaluate(run, data, model):
     found[name]["model"] = {{k: v.clone() for k, v in model.state_dict().items()}}
-    found[name]["features"] = common.features(model, data.x_test[:101], 32)
+    found[name]["features"] = common.features(model.float(), data.x_test[:101], 32)
     raise StopIteration
 def log(run, images, **values):
     found[name]["logged"].append({{k: v.item() for k, v in values.items()}})
 def hook(optimizer, args, kwargs):
     found[name]["gradients"].append([p.grad.clone() for group in optimizer.param_groups for p in group["params"] if p.grad is not None])
+data = common.load_data("shapes", limit=64)
+common.load_data = lambda *args: data  # drawn once
 common.two_views, common.evaluate, common.Run.log = two_views, evaluate, log
 common.Run.end_epoch = lambda *args: None
 register_optimizer_step_pre_hook(hook)
