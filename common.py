@@ -462,7 +462,7 @@ def augment(x: Tensor, size: int, min_scale=0.08, jitter=(0.8, 0.8, 0.8, 0.2), b
     four colour operators on a CPU: it works on parts of the batch that stay in its cache, with one order for each.
     """
     parts, in_parts = [], x.device.type == "cpu" and not torch.compiler.is_compiling()
-    for x in x.split(max(1, 2**15 // max(size**2, x[0, 0].numel())) if in_parts else len(x)):
+    for x in x.split(max(1, 2**16 // max(size**2, x[0, 0].numel())) if in_parts else len(x)):
         n, _, h, w = x.shape
         chance = lambda p: torch.rand(n, device=x.device) < p
         where = lambda chosen, new, old: torch.where(chosen.view(-1, 1, 1, 1), new, old)

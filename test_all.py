@@ -391,8 +391,8 @@ def test_colour_operators_come_in_every_order(monkeypatch, whole):
     found = common.augment(torch.full((1600, 3, 8, 8), 255, dtype=torch.uint8), 32)[:, 0, 0, 0]
     nearest = (found[:, None] - torch.tensor(outcomes)).abs().min(1)
     assert nearest.values.max() < 0.02  # the luma of white is 0.9999
-    assert set(torch.tensor(outcomes)[nearest.indices].tolist()) == set(outcomes)
-    assert whole or found.round().view(-1, 32).std(1).max() == 0  # a CPU draws one per 32 images
+    assert len(nearest.indices.unique()) >= (24 if whole else 10)
+    assert whole or found.round().view(-1, 64).std(1).max() == 0  # a CPU draws one per 64 images
 
 
 @pytest.mark.parametrize("whole", [False, True])
