@@ -25,6 +25,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +33,6 @@ import time
 import warnings
 import weakref
 import zipfile
-import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -80,11 +80,11 @@ class Data:
             raise BadInput(f"--batch-size {batch_size} cannot be shared equally among {world()} processes")
         return len(self.images) // batch_size
 
-    def batches(self, batch_size: int, seed: int, epoch: int, device="cpu"):
-        """Yield (batch_size, 3, H, W) uint8 on the device: one shuffled pass, the incomplete last batch dropped; under torchrun
-        this process's share of each batch. Images in main memory or on disk are read by a thread, ahead of the step."""
+    def batches(self, batch_size: int, seed: int, epoch: int, device="cpu", start=0):
+        """Yield (batch_size, 3, H, W) uint8 on the device: one shuffled pass from batch `start` on, the incomplete last batch dropped;
+        under torchrun this process's share of each. Images in main memory or on disk are read by a thread, ahead of the step."""
         order = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
-        indices = [batch.tensor_split(world())[rank()] for batch in order.to(self.images.device).split(batch_size)[: self.steps(batch_size)]]
+        indices = [batch.tensor_split(world())[rank()] for batch in order.to(self.images.device).split(batch_size)[start : self.steps(batch_size)]]
         if self.images.device.type != "cpu":
             yield from (self.images[index] for index in indices)
             return
@@ -110,7 +110,8 @@ def ahead(function, items, depth=3):
             yield pending.popleft().result()
 
 
-def load_data(name: str, root="data", image_size: int | None = None, limit: int | None = None, device="cpu", decode_size: int | None = None) -> Data:
+def load_data(name: str, root="data", image_size: int | None = None, limit: int | None = None, device="cpu", decode_size: int | None = None,
+              skip_unreadable=False) -> Data:
     """A data set by name: `shapes` (built in), <root>/<name>.npz, <root>/<name>/*.npy, <root>/<name>/{train,test}/<class>/*
     or one that torchvision downloads, in this order. README, "Your own data", shows each form.
 
@@ -120,7 +121,7 @@ def load_data(name: str, root="data", image_size: int | None = None, limit: int 
     Raises BadInput, in one line, for anything that is missing or malformed.
     """
     with first_on_this_machine():
-        data = checked(name, find_arrays(name, Path(root), decode_size or image_size or 32))
+        data = checked(name, find_arrays(name, Path(root), decode_size or image_size or 32, skip_unreadable))
     data = first(data, limit) if limit else data
     if torch.device(device).type == "cuda":
         tensors = {k: v for k, v in vars(data).items() if isinstance(v, Tensor)}
@@ -129,7 +130,7 @@ def load_data(name: str, root="data", image_size: int | None = None, limit: int 
     return data
 
 
-def find_arrays(name: str, root: Path, size: int) -> dict[str, np.ndarray]:
+def find_arrays(name: str, root: Path, size: int, skip_unreadable: bool) -> dict[str, np.ndarray]:
     """The arrays of the data set `name`, in the first form that is there; image folders at `size` pixels."""
     folder, archive = root / name, root / f"{name}.npz"
     if name == "shapes":
@@ -139,7 +140,7 @@ def find_arrays(name: str, root: Path, size: int) -> dict[str, np.ndarray]:
     if any(folder.glob("*.npy")):
         return read_arrays(folder)
     if (folder / "train").is_dir():
-        return read_arrays(decode_folder(folder, size))
+        return read_arrays(decode_folder(folder, size, skip_unreadable))
     if name in DOWNLOADS:
         return read_arrays(download(name, root))
     here = {p.stem for p in root.glob("*.npz")} | {p.parent.name for p in [*root.glob("*/x_train.npy"), *root.glob("*/train")]}
@@ -172,8 +173,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
             if isinstance(loaded, np.memmap):
                 MAPS.add(loaded.base)
             arrays |= {file.stem: loaded} if path.is_dir() else {RENAME.get(key, key): loaded[key] for key in loaded.files}
-        except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
-            raise BadInput(f"{file} cannot be read as plain numpy arrays ({error})")
+        except Exception as error:  # what a damaged archive may raise is not listed anywhere
+            raise BadInput(f"{file} cannot be read as plain numpy arrays ({type(error).__name__}: {error})")
     return arrays
 
 
@@ -226,10 +227,11 @@ def first(data: Data, limit: int) -> Data:
                                x_unlabeled=None if data.x_unlabeled is None else data.x_unlabeled[:limit])
 
 
-def decode_folder(folder: Path, size: int, at_once=1000) -> Path:
+def decode_folder(folder: Path, size: int, skip_unreadable=False, at_once=1000) -> Path:
     """Decode <folder>/{train,test}/<class>/* (val/ serves as test/) once, shorter side to `size` pixels, centre crop, into
     <folder>/<size>px/*.npy; returns that folder. A pool of threads decodes `at_once` images, straight into the
-    memory-mapped array, then notes how far it is; what is interrupted goes on from there, unless the list of files has changed."""
+    memory-mapped array, then notes how far it is; what is interrupted goes on from there, unless the list of files has changed.
+    BadInput names an image that cannot be read, unless those are to be left out."""
     done, tmp = folder / f"{size}px", folder / f"{size}px.part"
     if done.exists():
         return done
@@ -240,43 +242,63 @@ def decode_folder(folder: Path, size: int, at_once=1000) -> Path:
     if len({tuple(images.classes) for images in found.values()}) > 1:
         raise BadInput(f"{folder}: train/ and test/ must have the same class folders")
 
-    def decode(job):
+    def decode(job):  # → None, or the number of an image that is left out
         out, i, path = job
         try:
             image = TF.resize(torchvision.datasets.folder.pil_loader(path), size)
             out[i] = np.asarray(TF.center_crop(image, [size, size]))
         except Exception as error:  # every image format fails in its own way
-            raise BadInput(f"{path} cannot be read as an image ({error}); mend or remove it")
+            if skip_unreadable:
+                return i
+            raise BadInput(f"{path} cannot be read as an image ({error}); mend it, remove it, or give --skip-unreadable")
 
     tmp.mkdir(exist_ok=True)
     files = hashlib.sha256("\n".join(path for images in found.values() for path, _ in images.samples).encode()).hexdigest()
-    position = {"files": files, "train": 0, "test": 0}  # images decoded so far
+    position = {"files": files, "train": 0, "test": 0, "unreadable_train": [], "unreadable_test": []}  # decoded so far
     with contextlib.suppress(OSError, ValueError):
         before = json.loads((tmp / "position.json").read_text())
         position = before if before["files"] == files else position
     for part, images in zip(("train", "test"), found.values()):
-        np.save(tmp / f"y_{part}.npy", np.array(images.targets))
-        shape = (len(images), size, size, 3)
-        out = np.lib.format.open_memmap(tmp / f"x_{part}.npy", "r+" if position[part] else "w+", np.uint8, None if position[part] else shape)
+        file, shape = tmp / f"x_{part}.npy", (len(images), size, size, 3)
+        out = np.lib.format.open_memmap(file, "r+" if position[part] else "w+", np.uint8, None if position[part] else shape)
         MAPS.add(out.base)
         with ThreadPoolExecutor() as pool:
             while (start := position[part]) < len(images):
                 stop = min(start + at_once, len(images))
-                list(pool.map(decode, [(out, i, images.samples[i][0]) for i in range(start, stop)]))
+                left_out = pool.map(decode, [(out, i, images.samples[i][0]) for i in range(start, stop)])
+                position[f"unreadable_{part}"] += [i for i in left_out if i is not None]
                 out.flush()
                 drop_pages()
                 position[part] = stop
-                replace(tmp / "position.json", lambda file: file.write_text(json.dumps(position)))
+                replace(tmp / "position.json", lambda file: file.write(json.dumps(position).encode()))
                 print(f"\rdecoding {images.root}: {stop}/{len(images)}", end="" if stop < len(images) else "\n", file=sys.stderr, flush=True)
+        if bad := position[f"unreadable_{part}"]:
+            print(f"{images.root}: {len(bad)} of {len(images)} images cannot be read and are left out, the first is {images.samples[bad[0]][0]}", file=sys.stderr)
+            kept = np.lib.format.open_memmap(tmp / "kept.npy", "w+", np.uint8, (len(images) - len(bad), size, size, 3))
+            for i, row in enumerate(np.delete(np.arange(len(images)), bad)):
+                kept[i] = out[row]
+            os.replace(tmp / "kept.npy", file)
+        np.save(tmp / f"y_{part}.npy", np.delete(images.targets, bad))
     (tmp / "position.json").unlink()
     return tmp.rename(done)
 
 
-def replace(path: Path, write) -> None:
-    """Make `path` what write(temporary path) writes: afterwards it is the new content, or still the old one, never a part."""
+def replace(path: Path, write, keep: Path | None = None) -> None:
+    """Make `path` what write(binary file) writes, flushed to disk: whatever happens, it is the old content or the new, never a
+    part. The old content moves to `keep`. BadInput when it cannot be written; then the old content is where it was."""
     tmp = path.with_name(path.name + ".tmp")
-    write(tmp)
-    os.replace(tmp, path)
+    try:
+        with open(tmp, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        if keep and path.exists():
+            os.replace(path, keep)
+        os.replace(tmp, path)
+    except (OSError, RuntimeError) as error:  # torch.save raises both
+        with contextlib.suppress(OSError):
+            tmp.unlink(missing_ok=True)
+        raise BadInput(f"{path} could not be written, is the disk full? What was there before is intact ({error})")
 
 
 DOWNLOADS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10", "svhn": "SVHN"}  # name → torchvision's class
@@ -862,6 +884,18 @@ class BareParser(argparse.ArgumentParser):
             raise BadInput(f"--nproc_per_node={processes}: this machine has {torch.cuda.device_count()} GPUs")
         return args
 
+    def resumed(self, argv, saved: dict, may_differ: set[str]) -> argparse.Namespace:
+        """The settings of a run, `saved`, under the flags that are given now; BadInput where one contradicts the run's."""
+        unset = object()
+        names = {action.dest for action in self._actions} - {"help"}
+        given = vars(argparse.ArgumentParser.parse_args(self, argv, argparse.Namespace(**dict.fromkeys(names, unset))))
+        given = {name: value for name, value in given.items() if value is not unset}
+        for name, value in given.items():
+            if name in saved and name not in may_differ and value != saved[name]:
+                raise BadInput(f"--{name.replace('_', '-')} {value} contradicts the run's {saved[name]}; leave it out, or start a new run")
+        self.set_defaults(**{name: value for name, value in saved.items() if name in names})
+        return self.parse_args(argv)
+
 
 class Parser(BareParser):
     """The flags that all image methods share, and presets per data set; the first of `optimizers` is the paper's."""
@@ -887,10 +921,17 @@ class Parser(BareParser):
         add("--compile", nargs="?", const="default", choices=["default", "reduce-overhead", "max-autotune"],
             help="torch.compile model, views and loss, in this mode: for long runs on a GPU; the clock starts after the third step")
         add("--eval-only", metavar="CHECKPOINT", help="evaluate a checkpoint.pt; its settings are the defaults")
+        add("--resume", metavar="RUN", help="go on with the run in this folder, or from its previous.pt; --epochs may grow")
+        add("--checkpoint-every", type=within(0, kind=int), default=10, help="epochs between checkpoints (default: 10)")
+        add("--deterministic", action="store_true", help="the same numbers again on a GPU too, slower; a CPU gives them anyway")
+        add("--skip-unreadable", action="store_true", help="leave out image files that cannot be decoded, and say how many")
 
     def parse(self, presets: dict[str, dict], argv=None) -> argparse.Namespace:
         """Flags over the data set's preset (cifar100's for a data set without its own) over a checkpoint's settings."""
         known = self.parse_known_args(argv)[0]
+        if known.resume:
+            return self.resumed(argv, read_settings(known.resume, Path(self.prog).stem),
+                                {"resume", "epochs", "device", "data_root", "checkpoint_every", "compile"})
         if known.eval_only:
             preset = load_checkpoint(known.eval_only, Path(self.prog).stem)["config"]
         else:
@@ -899,16 +940,38 @@ class Parser(BareParser):
         return self.parse_args(argv)
 
 
-def load_checkpoint(path: str, method: str) -> dict:
+def load_checkpoint(path: str | Path, method: str) -> dict:
     """A checkpoint of this method, on the CPU; BadInput for any other file. Pickled objects are never loaded."""
+    previous = Path(path).with_name("previous.pt")
     try:
+        if damaged := zipfile.ZipFile(path).testzip():  # torch.load would not notice
+            raise ValueError(f"{damaged} in it is damaged")
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-        if checkpoint["method"] == method:
+        if checkpoint["method"] == method and isinstance(checkpoint["config"], dict) and isinstance(checkpoint["model"], dict):
             return checkpoint
         wrong = f"it is a checkpoint of {checkpoint['method']}.py"
     except Exception as error:  # a truncated archive, a foreign pickle, a missing key: each fails in its own way
         wrong = f"{type(error).__name__}: {error}"
-    raise BadInput(f"{path} cannot be used by {method}.py: {wrong}")
+    hint = f" The one before it: {previous}." if previous.exists() and previous != Path(path) else ""
+    raise BadInput(f"{path} cannot be used by {method}.py.{hint} ({wrong})")
+
+
+def run_folder(path: str | Path) -> Path:
+    """The folder of what --resume names: itself, or that of a checkpoint in it."""
+    return Path(path).parent if Path(path).suffix == ".pt" else Path(path)
+
+
+def read_settings(path: str | Path, method: str) -> dict:
+    """config.json of the run that --resume names; BadInput where there is none of this method."""
+    file = run_folder(path) / "config.json"
+    try:
+        settings = json.loads(file.read_text())
+        program, kind = settings.get("program") or settings["method"], "an evaluation" if settings.get("eval_only") else "a run"
+        if program != method or kind != "a run":
+            raise BadInput(f"--resume {path}: it is {kind} of {program}.py, not a run of {method}.py")
+        return settings
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise error if isinstance(error, BadInput) else BadInput(f"--resume {path}: there is no run to go on with ({type(error).__name__}: {error})")
 
 
 def new_folder(path: str | Path, settings: dict, device: torch.device) -> tuple[Path, dict]:
@@ -926,18 +989,30 @@ def new_folder(path: str | Path, settings: dict, device: torch.device) -> tuple[
 
 
 class Run:
-    """One training run: device, precision, seed, run folder and what is printed. The loop itself is the method's."""
+    """One training run: device, precision, seed, run folder, checkpoints and what is printed. The loop itself is the method's."""
+
+    latest = None  # the run of this process
 
     def __init__(self, method: str, args: argparse.Namespace):
-        self.method, self.args, self.device, self.seconds, self.folder = method, args, torch.device(args.device), 0.0, None
+        Run.latest = self
+        self.method, self.args, self.device, self.folder = method, args, torch.device(args.device), None
+        self.done, self.steps, self.images, self.sums, self.seconds = 0, 0, 0, {}, 0.0  # epochs done; and of the current one
+        self.losses, self.warned, self.signals = [], set(), []
         self.bf16 = args.precision == "bf16" or args.precision == "auto" and has_bf16(self.device)
         if self.device.type == "cuda":
-            torch.backends.cudnn.benchmark = True
+            torch.backends.cudnn.benchmark = not args.deterministic
             torch.set_float32_matmul_precision("high" if self.bf16 else "highest")
+        if args.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+            torch.use_deterministic_algorithms(True, warn_only=True)
         if rank() > 0:  # the first process alone writes
             return
-        name = args.out or f"runs/{method}-{args.dataset}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         settings = vars(args) | dict(method=method, precision_used="bf16" if self.bf16 else "fp32", processes=world())
+        if args.resume:
+            self.folder = run_folder(args.resume)
+            print(f"{method} on {args.dataset}, seed {args.seed}, goes on: {self.folder}")
+            return
+        name = args.out or f"runs/{method}-{args.dataset}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         self.folder, about = new_folder(name, settings, self.device)
         (self.folder / "metrics.jsonl").touch()
         print(f"{method} on {args.dataset}, seed {args.seed}, {about['hardware']}, {about['precision_used']}: {self.folder}")
@@ -963,43 +1038,82 @@ class Run:
                 module.__class__ = SyncBatchNorm
         return nn.parallel.DistributedDataParallel(model, static_graph=True)  # some ablations leave parameters without gradient
 
-    def epochs(self, model: nn.Module):
-        """Yield 1, 2, … --epochs; with --eval-only load the checkpoint into the model and yield nothing."""
-        if path := self.args.eval_only:
-            try:
-                return model.load_state_dict(load_checkpoint(path, self.method)["model"])
-            except RuntimeError as error:
-                raise BadInput(f"{path} does not fit these settings: {error}")
-        for epoch in range(1, self.args.epochs + 1):
-            self.sums, self.steps, self.images, self.start = {}, 0, 0, time.perf_counter()
-            yield epoch
+    def epochs(self, model: nn.Module, optimizer: torch.optim.Optimizer, schedule: torch.optim.lr_scheduler.LambdaLR):
+        """Yield the epochs, from 1, that are to be trained: with --resume those after the checkpoint, from the step it was saved
+        at; with --eval-only, which loads the model, none. Saves every --checkpoint-every epochs and at the end."""
+        self.state = model, optimizer, schedule
+        if self.args.eval_only:
+            self.load(self.args.eval_only, training=False)
+            return
+        if self.args.resume:
+            self.load_last()
+        with on_signals(self.note_signal):
+            for epoch in range(self.done + 1, self.args.epochs + 1):
+                self.start = time.perf_counter()
+                yield epoch
+                self.done, self.steps, self.images, self.sums, self.losses = epoch, 0, 0, {}, []
+                if epoch % self.args.checkpoint_every == 0 or epoch == self.args.epochs:
+                    self.save()
+
+    def note_signal(self, number, _) -> None:
+        """Let the step end before the run does; a second signal does not wait."""
+        if self.signals:
+            sys.exit(128 + number)
+        self.signals.append(number)
 
     def log(self, images: int, **values: Tensor) -> None:
-        """Add a step's image count and scalars to the epoch's means; they stay on the device, so that nothing waits."""
+        """Add a step's image count and scalars to the epoch's means; on a GPU they stay there, so that nothing waits. Where a
+        signal has come, save and exit."""
         self.images, self.steps = self.images + images * world(), self.steps + 1
         for key, value in values.items():
             self.sums[key] = self.sums.get(key, 0) + value.detach()
+        self.losses.append(values["loss"].detach())
+        if self.device.type == "cpu":
+            self.check_losses()
         if self.args.compile:
             torch.compiler.cudagraph_mark_step_begin()
             if self.steps == 3 and self.seconds == 0:  # compiled by now
                 float(self.sums["loss"])  # wait for the device
                 self.start, self.images = time.perf_counter(), 0
+        stop = self.signals[-1:]
+        if world() > 1 and self.steps % 10 == 0:  # all or none
+            dist.all_reduce(flag := torch.tensor(stop or [0]), dist.ReduceOp.MAX)
+            stop = [flag.item()] if flag else []
+        elif world() > 1:
+            stop = []
+        if stop:
+            self.check_losses()
+            self.seconds += time.perf_counter() - self.start
+            self.save()
+            print(f"\n{self.method}: stopped by {signal.Signals(stop[0]).name} in epoch {self.done + 1}, step {self.steps}; --resume {self.folder} goes on from there")
+            sys.exit(128 + stop[0])
+
+    def check_losses(self) -> None:
+        """End the run, with exit code 3, at the first loss of those kept that is not finite; the last checkpoint stays."""
+        values, self.losses = torch.stack([torch.zeros((), device=self.device), *self.losses])[1:], []
+        if not values.isfinite().all():
+            step = self.steps - len(values) + 1 + int((~values.isfinite()).int().argmax())
+            saved = "the last checkpoint stays" if self.folder and (self.folder / "checkpoint.pt").exists() else "there is no checkpoint yet"
+            print(f"{self.method}: the loss is {values[~values.isfinite()][0].item()} in epoch {self.done + 1}, step {step}; {saved}; try a smaller --lr", file=sys.stderr)
+            sys.exit(3)
 
     def end_epoch(self, epoch: int, lr: float) -> None:
         """Write and show the means of epoch `epoch` (from 1)."""
+        self.check_losses()
         means = {key: float(value) / self.steps for key, value in self.sums.items()}
         seconds = time.perf_counter() - self.start
         self.seconds += seconds
         self.write(epoch=epoch, **means, lr=lr, images_per_s=self.images / seconds)
-        if not math.isfinite(means["loss"]):
-            print(f"{self.method}: the loss is {means['loss']} in epoch {epoch}; try a smaller --lr", file=sys.stderr)
-            sys.exit(3)
         line = f"epoch {epoch}/{self.args.epochs}  {(self.args.epochs - epoch) * self.seconds / epoch:.0f} s left  {self.images / seconds:.0f} images/s  "
         line += "  ".join(f"{key} {value:.4g}" for key, value in means.items())
-        if sys.stdout.isatty():  # one line that rewrites itself
+        if sys.stdout and sys.stdout.isatty():  # one line that rewrites itself
             print(f"\r\x1b[K{line[:shutil.get_terminal_size().columns - 1]}", end="" if epoch < self.args.epochs else "\n", flush=True)
         else:
             print(line, flush=True)
+        for key, beyond, meaning in COLLAPSE:
+            if key in means and beyond(means[key]) and key not in self.warned and rank() == 0:
+                self.warned.add(key)
+                print(f"{self.method}: warning: {meaning} ({key} {means[key]:.3g} in epoch {epoch})", file=sys.stderr)
 
     def write(self, **record) -> None:
         """Append one line to metrics.jsonl."""
@@ -1008,15 +1122,59 @@ class Run:
         with open(self.folder / "metrics.jsonl", "a") as file:
             file.write(json.dumps(record) + "\n")
 
-    def save(self, model: nn.Module, backbone: nn.Module) -> None:
-        """checkpoint.pt (for --eval-only) and backbone.pt (for torchvision's ResNet), each complete or not there."""
+    def save(self) -> None:
+        """checkpoint.pt: all that the rest of the run depends on, and what --eval-only needs; the one before stays as previous.pt."""
+        model, optimizer, schedule = self.state
+        generators = [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else [])]
+        if world() > 1:  # each process has its own
+            dist.all_gather_object(every := [None] * world(), generators)
         if not self.folder:
             return
-        config = {k: v for k, v in vars(self.args).items() if k not in ("eval_only", "out", "device", "data_root", "compile")}
-        weights = lambda module: {k: v.cpu().contiguous() for k, v in module.state_dict().items()}  # loads on any machine
-        checkpoint = dict(method=self.method, config=config, model=weights(model))
-        for name, content in ("checkpoint", checkpoint), ("backbone", weights(backbone)):
-            replace(self.folder / f"{name}.pt", lambda file: torch.save(content, file))
+        config = {k: v for k, v in vars(self.args).items() if k not in ("eval_only", "resume", "out", "device", "data_root", "compile")}
+        progress = dict(done=self.done, steps=self.steps, images=self.images, seconds=self.seconds, sums={k: v.cpu() for k, v in self.sums.items()})
+        content = dict(method=self.method, config=config, model=weights(model), optimizer=optimizer.state_dict(), schedule=schedule.state_dict(),
+                       generators=every if world() > 1 else [generators], progress=progress)
+        replace(self.folder / "checkpoint.pt", lambda file: torch.save(content, file), keep=self.folder / "previous.pt")
+
+    def save_backbone(self, backbone: nn.Module) -> None:
+        """backbone.pt, for torchvision's ResNet."""
+        if self.folder:
+            replace(self.folder / "backbone.pt", lambda file: torch.save(weights(backbone), file))
+
+    def load_last(self) -> None:
+        """Go on from the checkpoint that --resume names, the run's last, or from the beginning where there is none yet; metrics.jsonl
+        is cut to the epochs it has behind it."""
+        folder = run_folder(self.args.resume)
+        path = next((p for p in (Path(self.args.resume), folder / "checkpoint.pt", folder / "previous.pt") if p.is_file()), None)
+        if path:
+            self.load(path, training=True)
+        if self.done > self.args.epochs or self.done == self.args.epochs and self.steps:
+            raise BadInput(f"--epochs {self.args.epochs}: {path} is already in epoch {self.done + 1}")
+        if self.folder:
+            lines = (self.folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)[: self.done]
+            replace(self.folder / "metrics.jsonl", lambda file: file.write(b"".join(lines)))
+            settings = read_settings(folder, self.method) | dict(epochs=self.args.epochs)
+            replace(self.folder / "config.json", lambda file: file.write(json.dumps(settings, indent=1).encode() + b"\n"))
+
+    def load(self, path: str | Path, training: bool) -> None:
+        """A checkpoint's model, and for training all the rest, into this run; BadInput where it does not fit."""
+        checkpoint, (model, optimizer, schedule) = load_checkpoint(path, self.method), self.state
+        try:
+            model.load_state_dict(checkpoint["model"])
+            if not training:
+                return
+            optimizer.load_state_dict(checkpoint["optimizer"])
+            schedule.load_state_dict(checkpoint["schedule"])
+            for group, base, factor in zip(optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas):
+                group["lr"] = base * factor(schedule.last_epoch)  # --epochs may have grown
+            self.done, self.steps, self.images, self.seconds = (checkpoint["progress"][name] for name in ("done", "steps", "images", "seconds"))
+            self.sums = {name: value.to(self.device) for name, value in checkpoint["progress"]["sums"].items()}
+            if len(checkpoint["generators"]) == world():  # else other random numbers, as from the start with as many processes
+                torch.set_rng_state(checkpoint["generators"][rank()][0])
+                if self.device.type == "cuda" and len(checkpoint["generators"][rank()]) > 1:
+                    torch.cuda.set_rng_state(checkpoint["generators"][rank()][1], self.device)
+        except Exception as error:  # what a changed or damaged file may lack
+            raise BadInput(f"{path} does not fit these settings: {type(error).__name__}: {error}")
 
     def finish(self, metrics: dict) -> None:
         """Write the final record, print the table and the protocol behind it."""
@@ -1027,6 +1185,26 @@ class Run:
         print(table(self.method, metrics))
         print(f"{self.args.epochs} epochs, {self.args.arch}, {self.seconds:.0f} s of training. LP: logistic regression on frozen backbone features, its L2 chosen "
               "on a\nheld-out tenth of the training set; NN: cosine on the same features; the rest: embeddings. All on the test set.")
+
+
+COLLAPSE = [("act", lambda v: v < 1e-6, "every dimension of the embedding is dead"), ("gated_off", lambda v: v > 0.999, "every gate is off"),
+            ("spread", lambda v: v < 0.01, "the embedding is constant, it has collapsed")]
+
+
+def weights(module: nn.Module) -> dict[str, Tensor]:
+    """The state of a module as it loads on any machine."""
+    return {k: v.cpu().contiguous() for k, v in module.state_dict().items()}
+
+
+@contextlib.contextmanager
+def on_signals(handle):
+    """Within the block SIGINT and SIGTERM call handle(number, frame)."""
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 COLUMNS = {"LP@1": ("lp1", ".1f"), "LP@5": ("lp5", ".1f"), "5-NN": ("knn5", ".1f"), "200-NN": ("knn200", ".1f"), "Cons.": ("cons", ".1f"),
@@ -1080,24 +1258,29 @@ def health(z: Tensor) -> dict[str, Tensor]:
 def launch(main) -> None:
     """Run a program's main(), under torchrun as one of its processes, of which the first alone prints; what the user did wrong
     ends in one line on stderr and exit code 2."""
-    try:
-        if "LOCAL_RANK" in os.environ:
-            local = int(os.environ["LOCAL_RANK"])
-            if local < torch.cuda.device_count():
-                torch.cuda.set_device(local)
-            patience = datetime.timedelta(days=1)  # one process may decode a data set while the others wait
-            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=patience)
-            if rank() > 0:
-                sys.stdout = open(os.devnull, "w")
-        main()
-    except (BadInput, OSError, torch.OutOfMemoryError) as error:
-        print(f"{Path(sys.argv[0]).name}: {BadInput(error)}", file=sys.stderr)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    with on_signals(lambda number, _: sys.exit(128 + number)):
+        try:
+            if "LOCAL_RANK" in os.environ:
+                local = int(os.environ["LOCAL_RANK"])
+                if local < torch.cuda.device_count():
+                    torch.cuda.set_device(local)
+                patience = datetime.timedelta(days=1)  # one process may decode a data set while the others wait
+                dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=patience)
+                if rank() > 0:
+                    sys.stdout = open(os.devnull, "w")
+            main()
+        except (BadInput, OSError) as error:
+            print(f"{Path(sys.argv[0]).name}: {BadInput(error)}", file=sys.stderr)
+            sys.exit(2)
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, (MemoryError, torch.OutOfMemoryError)) and "can't allocate memory" not in str(error):
+                raise
+            half = f"try --batch-size {Run.latest.args.batch_size // 2}" if Run.latest else "use less data"
+            print(f"{Path(sys.argv[0]).name}: out of memory; {half}", file=sys.stderr)
+            sys.exit(2)
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
 
 
 # ----------------------------------------------------------------------------------------------------------- benchmark

@@ -122,7 +122,8 @@ def parser():
 def main(argv=None):
     args = parser().parse(PRESETS, argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device, args.decode_size)
+    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device, args.decode_size,
+                            args.skip_unreadable)
     steps = data.steps(args.batch_size)
 
     backbone, d = common.resnet(args.arch, args.image_size)
@@ -141,9 +142,9 @@ def main(argv=None):
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: common.lr_at(step, args.epochs * steps, args.epochs * steps // 20))
 
-    for epoch in run.epochs(model):
+    for epoch in run.epochs(model, optimizer, schedule):
         model.train()
-        for images in data.batches(args.batch_size, args.seed, epoch, args.device):  # (N, 3, H, W) uint8
+        for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.steps):  # (N, 3, H, W) uint8
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
             with run.autocast():
                 (h1, z1), (h2, z2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
@@ -156,7 +157,7 @@ def main(argv=None):
             schedule.step()
             run.log(len(images), loss=loss, **common.health(z1))
         run.end_epoch(epoch, schedule.get_last_lr()[0])
-    run.save(model, backbone)
+    run.save_backbone(backbone)
     metrics, e = common.evaluate(run, data, model)
     run.finish(metrics | feature_selection(e, data.y_test))
 

@@ -34,7 +34,9 @@ import functools
 import itertools
 import json
 import math
+import shutil
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -231,11 +233,15 @@ def collapse(h: Tensor) -> tuple[Tensor, Tensor]:
 
 
 # ------------------------------------------------------------------------------------------------------------ training
-def train(s: SimpleNamespace, device="cpu", records=30) -> tuple[list[dict], dict[str, np.ndarray]]:
+REMEMBER = 30  # seconds between two notes of how far a program is
+
+
+def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = None) -> tuple[list[dict], dict[str, np.ndarray]]:
     """Train all replicas of setting `s`, every seed with every combination of the swept factors, as one program. Returns the replicas
     (dicts of seed, swept factors, "uncovered") and curves: "epoch" (T,), and (T, R) each of min, median and max (of max_cosine), loss
     (mean over the epoch that ended, of two networks the target's; NaN at the start), recovered, false_firings, spread, rank.
-    BadInput when the loss is not finite."""
+    With a file `memory` it remembers twice a minute how far it is, and goes on from there when called again. BadInput when the
+    loss is not finite."""
     replicas = [dict(zip(("seed", *SWEPT), values), uncovered="") for values in
                 itertools.product(range(1, s.seeds + 1), *(getattr(s, factor) for factor in SWEPT))]
     R, B, steps = len(replicas), s.batch_size, s.n // s.batch_size
@@ -275,8 +281,17 @@ def train(s: SimpleNamespace, device="cpu", records=30) -> tuple[list[dict], dic
     of_seed = torch.tensor([r["seed"] - 1 for r in replicas], device=device)
     marks = {0, *np.linspace(1, s.epochs, records).round(), *np.geomspace(1, s.epochs, records).round(), round(200 / (s.lr[0] * steps))}
     marks = sorted(mark for mark in marks if mark <= s.epochs)  # epochs after which to measure; 200: the paper's learning rate × steps
-    losses, curves = [x.new_full((R,), torch.nan)], {}
-    for epoch in range(s.epochs + 1):
+    losses, curves, start, saved = [x.new_full((R,), torch.nan)], {}, 0, time.perf_counter()
+    weights = [p.data for network in networks for p in network.parameters()] + [p.data for p in (head,) if p is not None]
+    if memory and memory.exists():
+        start, losses, curves = recall(memory, weights, random, device)
+    remember = lambda epoch: common.replace(memory, lambda file: torch.save(dict(
+        epoch=epoch, weights=weights, random=[g.get_state() for g in random], losses=losses,
+        curves={name: [torch.from_numpy(v) for v in values] for name, values in curves.items()}), file))
+    for epoch in range(start, s.epochs + 1):
+        if memory and time.perf_counter() - saved > REMEMBER:
+            remember(epoch)
+            saved = time.perf_counter()
         if epoch in marks:
             loss = torch.stack(losses).mean(0)
             broken = [r for r, finite in zip(replicas, loss.isfinite().tolist()) if not finite]
@@ -315,7 +330,22 @@ def train(s: SimpleNamespace, device="cpu", records=30) -> tuple[list[dict], dic
                     loss = 2 - 2 * cosine(predict(trained(*view1)), goal)  # Eq. (4), (5)
                     descend(loss, trained)
             losses.append(loss.detach())
+    if memory:
+        remember(s.epochs + 1)
     return replicas, {"epoch": np.array(marks)} | {name: np.stack(values) for name, values in curves.items()}
+
+
+def recall(memory: Path, weights: list, random: list, device) -> tuple[int, list, dict]:
+    """What train() wrote to `memory`: the weights and generators are set, the epoch, losses and curves returned."""
+    try:
+        state = torch.load(memory, map_location=device, weights_only=True)
+        for weight, value in zip(weights, state["weights"], strict=True):
+            weight.copy_(value)
+        for own, value in zip(random, state["random"], strict=True):
+            own.set_state(value.cpu())
+        return state["epoch"], state["losses"], {name: [v.cpu().numpy() for v in values] for name, values in state["curves"].items()}
+    except Exception as error:  # a damaged file fails in its own way
+        raise common.BadInput(f"{memory} cannot be used, remove it to train this part again ({type(error).__name__}: {error})")
 
 
 # --------------------------------------------------------------------------------------------------------- experiments
@@ -595,6 +625,7 @@ def parser() -> argparse.ArgumentParser:
                        help="table1, fig1 … fig7 (these by default), alignment, budget, theory, custom, all")
     flags.add_argument("--paper", action="store_true", help="the paper's exact setting: lr .025, 8000 epochs, batch 512, 5 seeds (without: lr .5, 100 "
                        "epochs, batch 128, 3 seeds; some experiments have their own)")
+    flags.add_argument("--resume", metavar="RUN", help="go on with the run in this folder")
     flags.add_argument("--benchmark", action="store_true", help="time this program and a plain loop, and end")
     for name, (default, kind, text) in FACTORS.items():
         flags.add_argument("--" + name.replace("_", "-"), nargs="+" if name in SWEPT else None, help=text + (f" (--paper: {default})" if default is not None else ""),
@@ -603,7 +634,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv=None):
-    args = parser().parse_args(argv)
+    flags = parser()
+    args = flags.parse_args(argv)
+    if args.resume:
+        args = flags.resumed(argv, common.read_settings(args.resume, "sparse_coding"), {"resume", "device"})
     if args.benchmark:
         return benchmark(args.device)
     given = {name: getattr(args, name) for name in FACTORS if getattr(args, name) is not None}
@@ -611,14 +645,20 @@ def main(argv=None):
     names = [*(name for name in EXPERIMENTS if name != "custom"), "theory"] if "all" in args.experiment else args.experiment
     plan = {experiment: [(name, setting(factors, given, args.paper), claims if as_paper else dict.fromkeys(claims))
                          for name, factors, claims in EXPERIMENTS.get(experiment, [])] for experiment in names}
-    folder = args.out or time.strftime("runs/sparse_coding-%Y%m%d-%H%M%S")
-    folder, about = common.new_folder(folder, vars(args), torch.device(args.device))
-    print(f"sparse_coding on {about['hardware']}: {folder}")
+    if args.resume:
+        folder = Path(args.resume)
+        if not (folder / "memory").exists():
+            raise common.BadInput(f"--resume {folder}: this run is complete")
+    else:
+        folder = args.out or time.strftime("runs/sparse_coding-%Y%m%d-%H%M%S")
+        folder, _ = common.new_folder(folder, vars(args) | {"program": "sparse_coding"}, torch.device(args.device))
+    (folder / "memory").mkdir(exist_ok=True)  # how far each program is, for --resume
+    print(f"sparse_coding on {common.hardware(torch.device(args.device))}: {folder}")
     plt, found, curves = common.pyplot("the pictures are left out"), [], {}
     for experiment, programs in plan.items():
         begin, drawn = time.perf_counter(), []
-        for name, s, claims in programs:
-            table, settings = rows(experiment, name, s, *train(s, args.device), claims)
+        for i, (name, s, claims) in enumerate(programs):
+            table, settings = rows(experiment, name, s, *train(s, args.device, memory=folder / "memory" / f"{experiment}-{i}.pt"), claims)
             found += table
             drawn.append(settings)
             curves |= {f"{experiment}/{title}/{key}": curve for title, own in settings.items() for key, curve in own.items()}
@@ -626,9 +666,10 @@ def main(argv=None):
             found += theory(folder, plt)
         elif plt:
             draw(plt, folder / f"{experiment}.png", drawn, log=experiment == "budget")
-        (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n")
-        np.savez_compressed(folder / "curves.npz", **curves)
+        common.replace(folder / "results.json", lambda file: file.write(json.dumps(found, indent=1).encode() + b"\n"))
+        common.replace(folder / "curves.npz", lambda file: np.savez_compressed(file, **curves))
         print(f"{experiment}: {time.perf_counter() - begin:.0f} s", flush=True)
+    shutil.rmtree(folder / "memory")
     columns = ["experiment", "setting", "max-cosine", "lr × steps", "start", "end", "±", "paper", "verdict", "seeds"]  # as in a row
     text = lambda v: "–" if v is None else str(v) if not isinstance(v, float) else f"{v:.0f}" if v >= 10 else f"{v:.3g}"
     print(common.markdown([columns, *([text(value) for value in row.values()] for row in found)]))

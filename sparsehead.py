@@ -269,11 +269,11 @@ def train(args, data):
     optimizer = make([p for p in model.parameters() if p.requires_grad], lr=args.lr, weight_decay=args.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: common.lr_at(step, args.epochs * steps, args.epochs * steps // 20))
-    W, online, step = model.last, nn.Sequential(backbone, head), 0
+    W, online = model.last, nn.Sequential(backbone, head)
 
-    for epoch in run.epochs(model):
+    for epoch in run.epochs(model, optimizer, schedule):
         model.train()
-        for images in data.batches(args.batch_size, args.seed, epoch, args.device):  # (N, 3, H, W) uint8
+        for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.steps):  # (N, 3, H, W) uint8
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
             with run.autocast():
                 (h1, z1), (h2, z2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
@@ -296,13 +296,12 @@ def train(args, data):
             optimizer.step()
             if args.prox and W is not None:
                 shrink_columns(W, schedule.get_last_lr()[0] * args.sparse_weight)
-            schedule.step()
             if args.base == "byol":
-                update_target(model.target, online, momentum_at(step, args.epochs * steps, args.momentum))
-            step += 1
+                update_target(model.target, online, momentum_at(schedule.last_epoch, args.epochs * steps, args.momentum))
+            schedule.step()
             run.log(len(images), loss=loss, **common.health(z1))
         run.end_epoch(epoch, schedule.get_last_lr()[0])
-    run.save(model, backbone)
+    run.save_backbone(backbone)
 
     metrics, spectra = report(run, data, model)
     if run.folder:
@@ -325,7 +324,8 @@ def main(argv=None):
     args = parser().parse(PRESETS, argv)
     if args.head == "none" and args.sparse_weight and not args.compare_heads:
         raise common.BadInput("--head none has no linear layer to make sparse: give --sparse-weight 0 with it")
-    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device, args.decode_size)
+    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device, args.decode_size,
+                            args.skip_unreadable)
     if args.finetune and data.y_train is None:
         raise common.BadInput(f"--finetune needs labels, and {data.name} has none")
     if args.compare_heads and args.eval_only:

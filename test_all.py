@@ -7,14 +7,18 @@ simsiam.py, sparse_coding.py, then the programs as a user runs them.
 
 Truth comes from closed forms, from loops written off the equation, and from torchvision's own operators.
 """
+import contextlib
 import copy
 import hashlib
+import io
 import itertools
 import json
 import math
 import os
+import random
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -62,6 +66,21 @@ def inside(command, *more):
     """The same in this process, which saves the seconds that importing torch takes."""
     name, *argv = [*shlex.split(command), *map(str, more)]
     common.launch(lambda: PROGRAMS[name].main(argv))
+
+
+def refused(command, *more):
+    """The line with which a command is refused, run in this process."""
+    errors = io.StringIO()
+    with pytest.raises(SystemExit) as stop, contextlib.redirect_stderr(errors):
+        inside(command, *more)
+    assert stop.value.code == 2 and errors.getvalue().count("\n") == 1, errors.getvalue()
+    return errors.getvalue()
+
+
+def side_by_side(*commands):
+    """Run scripts at the same time, a thread each, which on two cores takes less time than one after the other."""
+    running = [subprocess.Popen([sys.executable, *map(str, command)], cwd=HERE, env=os.environ | {"OMP_NUM_THREADS": "1"}) for command in commands]
+    assert [process.wait() for process in running] == [0] * len(running)
 
 
 def final(folder):
@@ -131,8 +150,11 @@ def test_image_folder_is_decoded_once(tmp_path, capsys):
     assert data.x_train[5].unique().item() == 81 and "6/6" in capsys.readouterr().err
     (tmp_path / "pets" / "train" / "cat" / "0.png").write_bytes(b"no image")
     assert torch.equal(common.load_data("pets", tmp_path, image_size=8).x_train, data.x_train)  # from the cache
-    with pytest.raises(common.BadInput, match="0.png cannot be read as an image"):
+    with pytest.raises(common.BadInput, match="0.png cannot be read as an image .*--skip-unreadable"):
         common.load_data("pets", tmp_path, image_size=16)
+    data = common.load_data("pets", tmp_path, image_size=16, skip_unreadable=True)
+    assert data.y_train.tolist() == [0, 0, 1, 1, 1] and data.x_train[:, 0, 0, 0].tolist() == [40, 80, 1, 41, 81] and data.x_test.shape == (4, 3, 16, 16)
+    assert "1 of 6 images cannot be read and are left out" in capsys.readouterr().err
 
 
 def test_interrupted_decoding_goes_on_where_it_was(tmp_path, monkeypatch):
@@ -160,7 +182,7 @@ def test_interrupted_decoding_goes_on_where_it_was(tmp_path, monkeypatch):
     (tmp_path / "9px.part").mkdir()
     (tmp_path / "9px.part" / "position.json").write_text('{"files": "others", "train": 9, "test": 0}')
     seen.clear(), seen.extend([""] * 6)
-    common.decode_folder(tmp_path, 9)
+    common.decode_folder(tmp_path, 9, at_once=3)
     assert len(seen) == 26  # of another list of files: from the start
 
 
@@ -391,7 +413,7 @@ def test_colour_operators_come_in_every_order(monkeypatch, whole):
     found = common.augment(torch.full((1600, 3, 8, 8), 255, dtype=torch.uint8), 32)[:, 0, 0, 0]
     nearest = (found[:, None] - torch.tensor(outcomes)).abs().min(1)
     assert nearest.values.max() < 0.02  # the luma of white is 0.9999
-    assert len(nearest.indices.unique()) >= (24 if whole else 10)
+    assert len(nearest.indices.unique()) >= (len(set(outcomes)) if whole else 6)
     assert whole or found.round().view(-1, 64).std(1).max() == 0  # a CPU draws one per 64 images
 
 
@@ -1414,7 +1436,7 @@ def test_landscape_results_are_complete(tmp_path):
     assert row["end_mean"] == pytest.approx(curves["table1/SimSiam, sparsity 0.2/median"][-1].mean(), abs=1e-6)
     assert {"table1.png", "fig4.png", "budget.png", "theory.png", "config.json"} <= {p.name for p in tmp_path.iterdir()}
     changed = tmp_path / "changed"
-    program("sparse_coding.py", "--experiment", "table1", "--epochs", 1, "--temperature", 0.05, "--out", changed)
+    inside("sparse_coding.py --experiment table1 --epochs 1 --temperature 0.05 --out", changed)
     assert all(r["paper"] is None and r["verdict"] is None for r in json.loads((changed / "results.json").read_text()))  # not the paper's setting
 
 
@@ -1432,7 +1454,7 @@ def short_runs(tmp_path_factory):
     """Each method for two epochs on 600 images, once; → the run folders."""
     root = tmp_path_factory.mktemp("runs")
     for method in METHODS:
-        program(f"{method}.py", "--epochs", 2, "--limit", 600, "--batch-size", 200, "--device", "cpu", "--out", root / method)
+        inside(f"{method}.py {SHORT} --out", root / method)
     return root
 
 
@@ -1460,14 +1482,21 @@ def test_eval_only_gives_the_same_numbers(short_runs, tmp_path, method):
     assert {k: v for k, v in ours.items() if k not in timing} == {k: v for k, v in theirs.items() if k not in timing}
 
 
+def record(folder):
+    """What a run leaves, but for times: the lines of metrics.jsonl, and the weights."""
+    lines = [json.loads(line) for line in (Path(folder) / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("images_per_s"), line.pop("seconds_train", None)
+    return lines, {k: v.numpy().tobytes() for k, v in torch.load(Path(folder) / "checkpoint.pt", weights_only=True)["model"].items()}
+
+
+SHORT = "--epochs 2 --limit 600 --batch-size 200 --device cpu"
+
+
 def test_same_seed_same_numbers_other_seed_others(short_runs, tmp_path):
-    for seed in (1, 2):
-        program("bayesncl.py", "--epochs", 2, "--limit", 600, "--batch-size", 200, "--device", "cpu", "--out", tmp_path / str(seed), "--seed", seed, "--gate", "ste")
-    losses = [[json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()[:2]]
-              for folder in (short_runs / "bayesncl", tmp_path / "1", tmp_path / "2")]
-    assert losses[0] == losses[1] != losses[2]
-    weights = [torch.load(folder / "backbone.pt", weights_only=True) for folder in (short_runs / "bayesncl", tmp_path / "1")]
-    assert all(torch.equal(weights[0][k], weights[1][k]) for k in weights[0])
+    program(*f"bayesncl.py {SHORT} --seed 1 --gate ste --out".split(), tmp_path / "1")
+    inside(f"bayesncl.py {SHORT} --seed 2 --out", tmp_path / "2")
+    assert record(tmp_path / "1") == record(short_runs / "bayesncl") and record(tmp_path / "2")[0][0] != record(tmp_path / "1")[0][0]
 
 
 @pytest.mark.parametrize("command", [
@@ -1477,7 +1506,7 @@ def test_same_seed_same_numbers_other_seed_others(short_runs, tmp_path):
     "bayesncl.py --gate none --precision bf16 --gate-layers 1",
     "sparsehead.py --base byol --head linear --momentum 0.9 --finetune 0.2 1 --finetune-epochs 1", "sparsehead.py --base barlow --prox --sparse-weight 1",
     "sparsehead.py --base barlow --barlow-weight 0.1 --head none --sparse-weight 0 --optimizer lars --finetune 0.5 --finetune-epochs 1 --finetune-lr 0.1 --classifier-lr 1",
-    "simsiam.py --no-predictor --optimizer adam --lr 1e-3", "simsiam.py --no-stop-grad --projector-layers 2 --jitter 0.4"])
+    "simsiam.py --no-predictor --optimizer adam --lr 1e-3 --deterministic", "simsiam.py --no-stop-grad --projector-layers 2 --jitter 0.4"])
 def test_options_run(tmp_path, command):
     inside(command, "--epochs", 1, "--limit", 300, "--batch-size", 100, "--out", tmp_path)
     assert math.isfinite(json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["loss"])
@@ -1485,16 +1514,15 @@ def test_options_run(tmp_path, command):
 
 def test_a_handful_of_test_images_is_enough(tmp_path):
     np.savez(tmp_path / "few.npz", **arrays(n=64, size=32))
-    program("ncl.py", "--dataset", "few", "--data-root", tmp_path, "--arch", "resnet8", "--epochs", 1, "--batch-size", 32, "--out", tmp_path / "run")
+    inside("ncl.py", "--dataset", "few", "--data-root", tmp_path, "--arch", "resnet8", "--epochs", 1, "--batch-size", 32, "--out", tmp_path / "run")
     assert final(tmp_path / "run")["p_at_10"] is None and final(tmp_path / "run")["p_at_5"] is not None
 
 
-def test_unlabelled_arrays_train(tmp_path):
+def test_unlabelled_arrays_train(tmp_path, capsys):
     a = arrays(n=64, size=32)
     np.savez(tmp_path / "mine.npz", x_train=a["x_train"], x_test=a["x_test"])
-    out = program("ncl.py", "--dataset", "mine", "--data-root", tmp_path, "--arch", "resnet8", "--epochs", 1, "--batch-size", 32,
-                  "--head-hidden", 64, "--out", tmp_path / "run")
-    assert "n/a" in out and final(tmp_path / "run")["act"] > 0 and "lp1" not in final(tmp_path / "run")
+    inside("ncl.py --dataset mine --arch resnet8 --epochs 1 --batch-size 32 --head-hidden 64 --data-root", tmp_path, "--out", tmp_path / "run")
+    assert "n/a" in capsys.readouterr().out and final(tmp_path / "run")["act"] > 0 and "lp1" not in final(tmp_path / "run")
 
 
 @pytest.mark.parametrize("command,message", {
@@ -1508,6 +1536,15 @@ def test_unlabelled_arrays_train(tmp_path):
     "simclr.py --blur 1.5": "--blur: 1.5 is not between 0 and 1",
     "simclr.py --seed 100000000000000000000000": "--seed: 100000000000000000000000 is not between",
     "simclr.py --out README.md": "--out README.md is taken",
+    "simclr.py --out README.md/run": "--out README.md/run is taken or cannot be written",
+    "simclr.py --image-size 4": "--image-size: 4 is not above 7",
+    "simclr.py --limit 1": "--limit: 1 is not above 1",
+    "simclr.py --data-root nowhere --dataset mine": "no data set 'mine'",
+    "simclr.py --data-root {tmp} --dataset empty": "Couldn't find any class folder",
+    "simclr.py --checkpoint-every 0": "--checkpoint-every: 0 is not above 0",
+    "simclr.py --resume nowhere": "there is no run to go on with",
+    "simclr.py --resume {tmp}/cut": "there is no run to go on with",
+    "sparse_coding.py --resume nowhere": "there is no run to go on with",
     "ncl.py --temperature 0": "--temperature: 0 is not above 0",
     "ncl.py --topk 300": "--topk 300",
     "ncl.py --activation tanh": "invalid choice: 'tanh'",
@@ -1534,26 +1571,268 @@ def test_unlabelled_arrays_train(tmp_path):
     "sparse_coding.py --epochs 2.5": "--epochs: invalid int value",
     "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30 --out {tmp}": "the loss is not finite in epoch 1",
 }.items())
-def test_bad_flags_end_in_one_line(command, message, tmp_path, monkeypatch, capsys):
+def test_bad_flags_end_in_one_line(command, message, tmp_path, monkeypatch):
     monkeypatch.chdir(HERE)
-    with pytest.raises(SystemExit) as stop:
-        inside(command.format(tmp=tmp_path))
-    said = capsys.readouterr().err
-    assert stop.value.code == 2 and said.count("\n") == 1 and message in said
+    (tmp_path / "empty" / "train").mkdir(parents=True)
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "config.json").write_text('{"method": "simcl')
+    assert message in refused(command.format(tmp=tmp_path))
+    assert {p.name for p in tmp_path.iterdir()} <= {"empty", "cut", "config.json", "memory"}  # nothing half-written
 
 
 def test_a_checkpoint_of_another_method_is_refused(short_runs, tmp_path):
     path = short_runs / "simclr" / "checkpoint.pt"
     assert "it is a checkpoint of simclr.py" in program("ncl.py", "--eval-only", path, ok=False)
     (tmp_path / "cut.pt").write_bytes(path.read_bytes()[:20000])
-    assert "cannot be used" in program("simclr.py", "--eval-only", tmp_path / "cut.pt", ok=False)
-    assert "does not fit these settings" in program("simclr.py", "--eval-only", path, "--head-out", 32, "--out", tmp_path / "o", ok=False)
+    assert "cannot be used" in refused("simclr.py --eval-only", tmp_path / "cut.pt")
+    assert "does not fit these settings" in refused("simclr.py --head-out 32 --eval-only", path, "--out", tmp_path / "o")
 
 
 def test_a_run_never_overwrites_another(short_runs):
     before = (short_runs / "ncl" / "metrics.jsonl").read_bytes()
-    assert "is taken" in program("ncl.py", "--limit", 600, "--out", short_runs / "ncl", ok=False)
+    assert "is taken" in refused("ncl.py --limit 600 --out", short_runs / "ncl")
     assert (short_runs / "ncl" / "metrics.jsonl").read_bytes() == before
+
+
+# ---------------------------------------------------------------------------------------------------- unbreakable: interruption, damage
+def kill(command, seconds, started):
+    """Start a program, SIGKILL it the given time after the file `started` is there; → whether it was still running."""
+    process = subprocess.Popen([sys.executable, *map(str, command)], cwd=HERE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not started.exists() and process.poll() is None:
+        time.sleep(0.01)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(seconds)
+    process.kill()
+    return process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_killed_run_ends_like_an_uninterrupted_one(short_runs, tmp_path, method):
+    delay = random.Random(method).uniform(0, 2.5)
+    kill([HERE / f"{method}.py", *SHORT.split(), "--checkpoint-every", 1, "--out", tmp_path / "run"], delay, tmp_path / "run" / "config.json")
+    inside(f"{method}.py --resume", tmp_path / "run")
+    assert record(tmp_path / "run") == record(short_runs / method), f"killed after {delay} s"
+    assert not list((tmp_path / "run").glob("*.tmp"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
+def test_four_kills_change_nothing(tmp_path, method):
+    flags = ["--epochs", 8, "--limit", 600, "--batch-size", 100, "--image-size", 16, "--device", "cpu", "--checkpoint-every", 1]
+    program(f"{method}.py", *flags, "--out", tmp_path / "whole")
+    run, chance = tmp_path / "run", random.Random(method)
+    command = [HERE / f"{method}.py", *flags, "--out", run]
+    for _ in range(4):
+        kill(command, 2.5 + chance.uniform(0, 1.5) if "--resume" in command else chance.uniform(0, 1.5), run / "config.json")
+        command = [HERE / f"{method}.py", "--resume", run]
+    program(f"{method}.py", "--resume", run)
+    assert record(run) == record(tmp_path / "whole") and [line.get("epoch") for line in record(run)[0]] == [*range(1, 9), None]
+
+
+@pytest.mark.parametrize("method,number,step", [("simclr", signal.SIGTERM, 1), ("ncl", signal.SIGINT, 3), ("bayesncl", signal.SIGTERM, 5),
+                                                ("sparsehead", signal.SIGINT, 2), ("simsiam", signal.SIGTERM, 6)])
+def test_a_signal_ends_the_step_saves_and_says_so(short_runs, tmp_path, monkeypatch, capsys, method, number, step):
+    log, steps = common.Run.log, itertools.count(1)
+
+    def signalled(*args, **kwargs):
+        if next(steps) == step:
+            os.kill(os.getpid(), number)
+        log(*args, **kwargs)
+
+    monkeypatch.setattr(common.Run, "log", signalled)
+    with pytest.raises(SystemExit) as stop:
+        inside(f"{method}.py {SHORT} --out", tmp_path / "run")
+    assert stop.value.code == 128 + number
+    assert f"stopped by {number.name} in epoch {(step + 2) // 3}, step {(step - 1) % 3 + 1}; --resume {tmp_path / 'run'} goes on" in capsys.readouterr().out
+    monkeypatch.undo()
+    inside(f"{method}.py --resume", tmp_path / "run")
+    assert record(tmp_path / "run") == record(short_runs / method)
+
+
+def test_byol_resumes_its_target_and_momentum(tmp_path, monkeypatch):
+    flags = "sparsehead.py --base byol --momentum 0.9 --epochs 2 --limit 200 --batch-size 100 --device cpu --checkpoint-every 1"
+    inside(flags, "--out", tmp_path / "whole")
+    end = common.Run.end_epoch
+    monkeypatch.setattr(common.Run, "end_epoch", lambda run, epoch, lr: sys.exit(9) if epoch == 2 else end(run, epoch, lr))
+    with pytest.raises(SystemExit):
+        inside(flags, "--out", tmp_path / "run")
+    monkeypatch.undo()
+    inside("sparsehead.py --resume", tmp_path / "run")
+    assert record(tmp_path / "run") == record(tmp_path / "whole") and any("target" in key for key in record(tmp_path / "run")[1])
+
+
+@pytest.fixture
+def three_epochs(tmp_path):
+    """A complete run with a checkpoint of epoch 3 and one of epoch 2 beside it."""
+    inside("simclr.py --epochs 3 --limit 200 --batch-size 100 --image-size 16 --device cpu --checkpoint-every 1 --out", tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_resume_takes_the_runs_settings_and_refuses_others(three_epochs):
+    run, before = three_epochs, record(three_epochs)
+    inside("simclr.py --batch-size 100 --resume", run)  # repeating one is fine
+    assert record(run) == before
+    for flags, message in {"--lr 0.5": "--lr 0.5 contradicts the run's 0.003", "--batch-size 50": "--batch-size 50 contradicts the run's 100",
+                           "--epochs 2": "--epochs 2: ", "--out elsewhere": "--out elsewhere contradicts"}.items():
+        assert message in refused(f"simclr.py {flags} --resume", run)
+    assert "it is a run of simclr.py, not a run of ncl.py" in refused("ncl.py --resume", run)
+    assert "there is no run to go on with" in refused("simclr.py --resume", run / "nowhere")
+    assert record(run) == before
+    inside("simclr.py --epochs 4 --resume", run)
+    lines, _ = record(run)
+    assert [line.get("epoch") for line in lines] == [1, 2, 3, 4, None] and lines[:3] == before[0][:3] and lines[3]["lr"] < 1e-9
+    inside("simclr.py --resume", run)  # four epochs are now its setting
+    assert record(run)[0] == lines
+
+
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_serves(three_epochs):
+    run, before = three_epochs, record(three_epochs)
+    (run / "checkpoint.pt").write_bytes((run / "checkpoint.pt").read_bytes()[:5000])
+    assert f"The one before it: {run / 'previous.pt'}" in refused("simclr.py --resume", run)
+    inside("simclr.py --resume", run / "previous.pt")
+    assert record(run) == before
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path):
+    resource = pytest.importorskip("resource")
+    path, limits = tmp_path / "checkpoint.pt", resource.getrlimit(resource.RLIMIT_FSIZE)
+    common.replace(path, lambda file: torch.save({"a": 1}, file))
+    before = path.read_bytes()
+    for content in (torch.zeros(100_000), [torch.zeros(10) for _ in range(500)]):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # a write beyond it fails like one to a full disk
+        try:
+            with pytest.raises(common.BadInput, match="could not be written, is the disk full"):
+                common.replace(path, lambda file: torch.save(content, file), keep=tmp_path / "previous.pt")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert path.read_bytes() == before and [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_at_its_step(tmp_path, monkeypatch, capsys):
+    views, calls = common.two_views, itertools.count(1)
+    monkeypatch.setattr(common, "two_views", lambda *args, **kwargs: [v * (math.nan if next(calls) > 9 else 1) for v in views(*args, **kwargs)])
+    with pytest.raises(SystemExit) as stop:  # the fifth of six steps; two calls a step
+        inside(f"ncl.py {SHORT} --checkpoint-every 1 --out", tmp_path)
+    assert stop.value.code == 3 and "the loss is nan in epoch 2, step 2; the last checkpoint stays" in capsys.readouterr().err
+    assert torch.load(tmp_path / "checkpoint.pt", weights_only=True)["progress"]["done"] == 1
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 1
+
+
+def test_collapse_is_warned_about_once(tmp_path, monkeypatch, capsys):
+    inside("bayesncl.py --epochs 3 --limit 500 --batch-size 50 --prior 0.01 --kl-weight 10 --device cpu --out", tmp_path)
+    said = capsys.readouterr()
+    assert said.err.count("every gate is off (gated_off 1 in epoch") == 1 and said.err.count("every dimension of the embedding is dead (act 0 in epoch") == 1
+    assert final(tmp_path)["cons"] is None and "n/a" in said.out
+
+
+def test_out_of_memory_names_a_batch_size(monkeypatch, tmp_path):
+    def full(*args, **kwargs):
+        torch.empty(10**15)
+    monkeypatch.setattr(common, "two_views", full)
+    assert "out of memory; try --batch-size 100" in refused(f"simclr.py {SHORT} --out", tmp_path)
+
+
+def mutations(content: bytes, count: int, seed: int):
+    """Copies of a file, cut off, with bytes flipped, a part moved, or filled with something else."""
+    chance = random.Random(seed)
+    for i in range(count):
+        data, at = bytearray(content), chance.randrange(len(content))
+        if i % 4 == 0:
+            del data[at:]
+        elif i % 4 == 1:
+            for _ in range(chance.randint(1, 20)):
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        elif i % 4 == 2:
+            other = chance.randrange(len(content))
+            data[at:at + 64], data[other:other + 64] = data[other:other + 64], data[at:at + 64]
+        else:
+            data[at:at + 200] = chance.randbytes(200)
+        yield bytes(data)
+
+
+def test_damaged_arrays_never_end_in_a_traceback(tmp_path):
+    np.savez(tmp_path / "mine.npz", **arrays())
+    np.savez_compressed(tmp_path / "small.npz", **arrays())
+    outcomes = []
+    for name in ("mine", "small"):
+        for data in mutations((tmp_path / f"{name}.npz").read_bytes(), 250, 0):
+            (tmp_path / "damaged.npz").write_bytes(data)
+            try:
+                outcomes.append(len(common.load_data("damaged", tmp_path).x_train))
+            except common.BadInput as error:
+                assert "\n" not in str(error)
+                outcomes.append(None)
+    assert len(outcomes) == 500 and outcomes.count(None) > 250
+    keys = [*arrays()]
+    for names in itertools.permutations(keys):  # the right arrays under wrong names
+        np.savez(tmp_path / "swapped.npz", **dict(zip(names, arrays().values())))
+        with contextlib.suppress(common.BadInput):
+            common.load_data("swapped", tmp_path)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_damaged_checkpoints_never_end_in_a_traceback(tmp_path, three_epochs):
+    args = simclr.parser().parse(simclr.PRESETS, ["--resume", str(three_epochs)])
+    backbone, d = common.resnet(args.arch, args.image_size)
+    model = simclr.SimCLR(backbone, simclr.projection_head("mlp", d, 256, 256))
+    optimizer = torch.optim.Adam(model.parameters())
+    run = common.Run("simclr", args)
+    run.state = model, optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0)
+    content, refusals = (three_epochs / "checkpoint.pt").read_bytes(), 0
+    for data in mutations(content, 500, 1):
+        (tmp_path / "damaged.pt").write_bytes(data)
+        try:
+            run.load(tmp_path / "damaged.pt", training=True)
+        except common.BadInput as error:
+            assert "\n" not in str(error)
+            refusals += 1
+    assert refusals > 450  # a damaged file name or date in the archive does no harm
+    whole = torch.load(three_epochs / "checkpoint.pt", weights_only=True)
+    for key, other in itertools.permutations(whole, 2):
+        torch.save(whole | {key: whole[other]}, tmp_path / "damaged.pt")
+        with contextlib.suppress(common.BadInput):
+            run.load(tmp_path / "damaged.pt", training=True)
+    bomb = Bomb()
+    bomb.path = tmp_path / "went off"
+    for content in (bomb, whole | {"config": bomb}):
+        torch.save(content, tmp_path / "damaged.pt")
+        with pytest.raises(common.BadInput):
+            run.load(tmp_path / "damaged.pt", training=True)
+    np.savez(tmp_path / "damaged.npz", **arrays() | {"y_train": np.array([bomb] * 20)})
+    with pytest.raises(common.BadInput):
+        common.load_data("damaged", tmp_path)
+    assert not bomb.path.exists()
+
+
+def test_a_killed_landscape_run_ends_like_an_uninterrupted_one(tmp_path):
+    flags = ["--paper", "--experiment", "table1", "budget", "--epochs", 40, "--seeds", 2, "--device", "cpu"]
+    inside("sparse_coding.py", *flags, "--out", tmp_path / "whole")
+    often = "import sys, common, sparse_coding as sc; sc.REMEMBER = 0; common.launch(lambda: sc.main(sys.argv[1:]))"
+    kill(["-c", often, *flags, "--out", tmp_path / "run"], 1.5, tmp_path / "run" / "config.json")
+    assert list((tmp_path / "run" / "memory").iterdir()) and not (tmp_path / "run" / "theory.png").exists()
+    inside("sparse_coding.py --resume", tmp_path / "run")
+    assert (tmp_path / "run" / "results.json").read_bytes() == (tmp_path / "whole" / "results.json").read_bytes()
+    ours, theirs = (np.load(tmp_path / run / "curves.npz") for run in ("run", "whole"))
+    assert ours.files == theirs.files and all(np.array_equal(ours[key], theirs[key], equal_nan=True) for key in ours.files)
+    assert "this run is complete" in refused("sparse_coding.py --resume", tmp_path / "run")
+
+
+@pytest.mark.parametrize("environment", ["stdout closed", "40 columns, NO_COLOR", "no matplotlib"])
+def test_poor_surroundings(tmp_path, environment):
+    variables, prefix = os.environ | {"COLUMNS": "40", "NO_COLOR": "1"} if "40" in environment else os.environ, ""
+    if environment == "no matplotlib":
+        prefix = "import sys; sys.modules['matplotlib'] = None; "
+    code = f"{prefix}import sys, common, ncl; common.launch(lambda: ncl.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *"--epochs 1 --limit 200 --batch-size 100 --out".split(), str(tmp_path / "run")]
+    close = {"preexec_fn": lambda: os.close(1)} if environment == "stdout closed" else {"stdout": subprocess.PIPE}
+    done = subprocess.run(command, cwd=HERE, env=variables, stderr=subprocess.PIPE, text=True, **close)
+    assert done.returncode == 0 and final(tmp_path / "run")["event"] == "final", done.stderr
+    assert environment != "no matplotlib" or "matplotlib is not installed: dimensions.png is left out" in done.stdout
+    assert "\x1b" not in (done.stdout or "")
 
 
 def test_every_flag_is_read():
@@ -1619,7 +1898,7 @@ def test_nothing_is_read_back_within_an_epoch(tmp_path, monkeypatch, command):
             PROGRAMS[name].main([*command.split()[1:], "--batch-size", "50", "--epochs", "1", "--device", "cpu", "--out", str(tmp_path / str(images))])
         reads.append(seen.count)
         monkeypatch.undo(), monkeypatch.setattr(common.Run, "end_epoch", stop), monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    assert reads[0] == reads[1], "four more steps read more"
+    assert reads[1] - reads[0] == 4, "four more steps may read the loss on a CPU, and nothing else"
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -1719,16 +1998,16 @@ def test_many_processes_compute_what_one_computes(first_steps, variant, world):
 
 
 def test_processes_draw_different_views_and_one_of_them_writes(tmp_path):
-    """What torchrun's users do, with labels, evaluation and figures; and what they do wrong ends in a line from each process."""
-    run = lambda *argv: subprocess.run([*TORCHRUN, "--nproc_per_node=2", str(HERE / "ncl.py"), "--limit", "200", "--epochs", "1", *argv], capture_output=True, text=True)
-    done = run("--batch-size", "100", "--out", str(tmp_path / "run"))
+    """What torchrun's users do, with labels, evaluation and figures."""
+    argv = ["--limit", "200", "--epochs", "1", "--batch-size", "100", "--out", str(tmp_path / "run")]
+    done = subprocess.run([*TORCHRUN, "--nproc_per_node=2", str(HERE / "ncl.py"), *argv], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.count("epoch 1/1") == 1, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert len(lines) == 2 and {"lp1", "cons", "background_cons", "p_at_10_top_32"} <= set(lines[1])
     assert json.loads((tmp_path / "run" / "config.json").read_text())["processes"] == 2
-    seeds = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["config"]["seed"]
-    assert seeds == 1 and (tmp_path / "run" / "top_images.png").exists()
-    assert "--batch-size 99 cannot be shared equally among 2 processes" in run("--batch-size", "99", "--out", str(tmp_path / "bad")).stderr
+    assert (tmp_path / "run" / "top_images.png").exists()
+    first, second = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)["generators"]
+    assert not torch.equal(first[0], second[0])
 
 
 # ------------------------------------------------------------------------------------------------------------------- accuracy gates
@@ -1738,8 +2017,8 @@ class TestGate:
     @pytest.fixture(scope="class")
     def scores(self, tmp_path_factory):
         root = tmp_path_factory.mktemp("gates")
-        for method in ("simclr", "ncl", "bayesncl"):
-            program(f"{method}.py", "--out", root / method)
+        program("simclr.py", "--out", root / "simclr")
+        side_by_side(*[(f"{method}.py", "--out", root / method) for method in ("ncl", "bayesncl")])
         return {method: final(root / method) for method in ("simclr", "ncl", "bayesncl")}
 
     def test_simclr_learns_the_objects(self, scores):
@@ -1780,23 +2059,24 @@ def test_simsiam_learns_and_collapses_without_its_stop_gradient(tmp_path):
 
 @pytest.mark.slow
 def test_sparsehead_costs_no_accuracy_and_unused_columns_grow_with_its_weight(tmp_path):
-    for weight in (0, 1e-4):
-        program("sparsehead.py", "--sparse-weight", weight, "--out", tmp_path / f"{weight:g}")
+    side_by_side(*[("sparsehead.py", "--sparse-weight", weight, "--out", tmp_path / f"{weight:g}") for weight in (0, 1e-4)])
     assert final(tmp_path / "0.0001")["lp1"] >= final(tmp_path / "0")["lp1"] - 3
-    for weight in (3, 10):
-        program("sparsehead.py", "--prox", "--sparse-weight", weight, "--out", tmp_path / f"{weight}")
+    side_by_side(*[("sparsehead.py", "--prox", "--sparse-weight", weight, "--out", tmp_path / f"{weight}") for weight in (3, 10)])
     unused = [final(tmp_path / f"{weight}")["unused_columns"] for weight in (0, 3, 10)]
     assert unused[0] < unused[1] < unused[2], unused
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed,launcher", [(2, [sys.executable]), (3, [*TORCHRUN, "--nproc_per_node=2"])])
-def test_gates_hold_for_other_seeds_and_in_two_processes(tmp_path, seed, launcher):
-    for method in ("simclr", "ncl", "bayesncl"):
-        subprocess.run([*launcher, str(HERE / f"{method}.py"), "--seed", str(seed), "--out", str(tmp_path / method)], check=True)
-    scores = {method: final(tmp_path / method) for method in ("simclr", "ncl", "bayesncl")}
-    assert all(s["lp1"] >= 55 for s in scores.values())
-    assert scores["ncl"]["cons"] >= 18 and scores["bayesncl"]["cons"] >= 18 and scores["simclr"]["cons"] == pytest.approx(10, abs=0.1)
+def test_gates_hold_for_another_seed(tmp_path):
+    side_by_side(*[(f"{method}.py", "--seed", 2, "--out", tmp_path / method) for method in ("ncl", "bayesncl")])
+    scores = [final(tmp_path / method) for method in ("ncl", "bayesncl")]
+    assert all(score["lp1"] >= 55 and score["cons"] >= 18 for score in scores)
+
+
+@pytest.mark.slow
+def test_gates_hold_in_two_processes(tmp_path):
+    subprocess.run([*TORCHRUN, "--nproc_per_node=2", str(HERE / "bayesncl.py"), "--seed", "3", "--out", str(tmp_path)], check=True)
+    assert final(tmp_path)["lp1"] >= 55 and final(tmp_path)["cons"] >= 18 and final(tmp_path)["live_dims"] >= 80
 
 
 @pytest.mark.slow
