@@ -15,7 +15,7 @@ Measured with the first command: linear probe 68.4 ± 1.9 %, Cons. 29.4 ± 2.2 (
 results/shapes-bayesncl-seed*). The 200-epoch row has not been measured yet.
 
 Differences from the paper: 1. padding 1 in the CIFAR stem (the NCL authors: 2); 2. normalisations use eps = 1e-2; 3. the order of
-the colour operators is drawn per part of a batch; 4. warm-up is the first twentieth of the run (10 of 200 epochs); 5. no
+the colour operators is drawn per part of a batch (on a CPU); 4. warm-up is the first twentieth of the run (10 of 200 epochs); 5. no
 blur at 32 pixels; 6. z ⊙ m is
 normalised once (same value and gradient; nested, an empty row's gradient is multiplied by 1/eps twice).
 """

@@ -218,11 +218,11 @@ def first(data: Data, limit: int) -> Data:
     """The first `limit` training images, class-balanced to within one image, in their order."""
     if limit > len(data.x_train):
         raise BadInput(f"--limit {limit}: {data.name} has {len(data.x_train)} training images")
-    rank = torch.arange(len(data.x_train))
+    place = torch.arange(len(data.x_train))
     if data.y_train is not None:  # an image's rank among those of its class; the lowest ranks of all classes are kept
         by_class, counts = data.y_train.argsort(stable=True), data.y_train.bincount()
-        rank[by_class] = torch.arange(len(by_class)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    keep = rank.argsort(stable=True)[:limit].sort().values
+        place[by_class] = torch.arange(len(by_class)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
+    keep = place.argsort(stable=True)[:limit].sort().values
     return dataclasses.replace(data, **{k: v[keep] for k, v in vars(data).items() if k.endswith("train") and v is not None},
                                x_unlabeled=None if data.x_unlabeled is None else data.x_unlabeled[:limit])
 
@@ -257,7 +257,7 @@ def decode_folder(folder: Path, size: int, skip_unreadable=False, at_once=1000) 
     position = {"files": files, "train": 0, "test": 0, "unreadable_train": [], "unreadable_test": []}  # decoded so far
     with contextlib.suppress(OSError, ValueError):
         before = json.loads((tmp / "position.json").read_text())
-        position = before if before["files"] == files else position
+        position = before if before.get("files") == files else position
     for part, images in zip(("train", "test"), found.values()):
         file, shape = tmp / f"x_{part}.npy", (len(images), size, size, 3)
         out = np.lib.format.open_memmap(file, "r+" if position[part] else "w+", np.uint8, None if position[part] else shape)
@@ -272,8 +272,10 @@ def decode_folder(folder: Path, size: int, skip_unreadable=False, at_once=1000) 
                 position[part] = stop
                 replace(tmp / "position.json", lambda file: file.write(json.dumps(position).encode()))
                 print(f"\rdecoding {images.root}: {stop}/{len(images)}", end="" if stop < len(images) else "\n", file=sys.stderr, flush=True)
-        if bad := position[f"unreadable_{part}"]:
+        bad = position[f"unreadable_{part}"]
+        if bad:
             print(f"{images.root}: {len(bad)} of {len(images)} images cannot be read and are left out, the first is {images.samples[bad[0]][0]}", file=sys.stderr)
+        if bad and len(out) == len(images):  # not yet done before an interruption
             kept = np.lib.format.open_memmap(tmp / "kept.npy", "w+", np.uint8, (len(images) - len(bad), size, size, 3))
             for i, row in enumerate(np.delete(np.arange(len(images)), bad)):
                 kept[i] = out[row]
@@ -284,8 +286,8 @@ def decode_folder(folder: Path, size: int, skip_unreadable=False, at_once=1000) 
 
 
 def replace(path: Path, write, keep: Path | None = None) -> None:
-    """Make `path` what write(binary file) writes, flushed to disk: whatever happens, it is the old content or the new, never a
-    part. The old content moves to `keep`. BadInput when it cannot be written; then the old content is where it was."""
+    """Make `path` what write(binary file) writes, flushed to disk: whatever happens, the old content or the new is there,
+    never a part. The old content moves to `keep` first. BadInput when the new one cannot be written; then nothing has changed."""
     tmp = path.with_name(path.name + ".tmp")
     try:
         with open(tmp, "wb") as file:
@@ -663,18 +665,25 @@ class SyncBatchNorm(nn.modules.batchnorm._BatchNorm):
 
 def mean_over_processes(x: Tensor) -> Tensor:
     """The mean of a statistic x over all processes, without gradient."""
-    return Sum.apply(x.detach()) / world() if world() > 1 else x
+    return Sum.apply(x.detach()) / world() if world() > 1 else x.detach()
 
 
 @contextlib.contextmanager
 def first_on_this_machine():
-    """Under torchrun the first process of each machine runs the block, then the others: what one prepares, all find."""
-    first = os.environ.get("LOCAL_RANK") == "0"
-    if dist.is_initialized() and not first:
-        dist.barrier()
-    yield
-    if dist.is_initialized() and first:
-        dist.barrier()
+    """Under torchrun the first process of all runs the block, then the first of each machine, then the others: what one prepares
+    all find, and what is wrong with it each of them."""
+    if world() == 1:
+        yield
+        return
+    turn = 0 if rank() == 0 else 1 if os.environ.get("LOCAL_RANK") == "0" else 2
+    patient = dist.new_group(backend="gloo", timeout=datetime.timedelta(days=1))  # decoding a data set takes hours
+    for _ in range(turn):
+        dist.barrier(patient)
+    try:
+        yield
+    finally:
+        for _ in range(2 - turn):
+            dist.barrier(patient)
 
 
 # ---------------------------------------------------------------------------------------------------------- evaluation
@@ -863,6 +872,9 @@ def within(low, high=math.inf, kind=float, closed=False):
     return parse
 
 
+ELSEWHERE = {"resume", "device", "data_root", "compile"}  # flags that belong to a machine, not to a run
+
+
 class BareParser(argparse.ArgumentParser):
     """--device, --out, and errors of one line (exit code 2): the flags that every program of this repository has."""
 
@@ -880,6 +892,8 @@ class BareParser(argparse.ArgumentParser):
             torch.zeros(1, device=args.device).item()
         except (RuntimeError, AssertionError, ValueError) as error:
             raise BadInput(f"--device {args.device} is not there: {error}")
+        if "LOCAL_RANK" in os.environ and args.device.startswith("cuda:"):
+            raise BadInput(f"--device {args.device}: under torchrun every process has a GPU of its own; give --device cuda")
         if args.device == "cuda" and (processes := int(os.environ.get("LOCAL_WORLD_SIZE", 1))) > torch.cuda.device_count():
             raise BadInput(f"--nproc_per_node={processes}: this machine has {torch.cuda.device_count()} GPUs")
         return args
@@ -931,7 +945,7 @@ class Parser(BareParser):
         known = self.parse_known_args(argv)[0]
         if known.resume:
             return self.resumed(argv, read_settings(known.resume, Path(self.prog).stem),
-                                {"resume", "epochs", "device", "data_root", "checkpoint_every", "compile"})
+                                ELSEWHERE | {"epochs", "checkpoint_every"})
         if known.eval_only:
             preset = load_checkpoint(known.eval_only, Path(self.prog).stem)["config"]
         else:
@@ -970,7 +984,7 @@ def read_settings(path: str | Path, method: str) -> dict:
         if program != method or kind != "a run":
             raise BadInput(f"--resume {path}: it is {kind} of {program}.py, not a run of {method}.py")
         return settings
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise error if isinstance(error, BadInput) else BadInput(f"--resume {path}: there is no run to go on with ({type(error).__name__}: {error})")
 
 
@@ -1054,6 +1068,8 @@ class Run:
                 self.done, self.steps, self.images, self.sums, self.losses = epoch, 0, 0, {}, []
                 if epoch % self.args.checkpoint_every == 0 or epoch == self.args.epochs:
                     self.save()
+            if self.signals:  # it came after the last step
+                sys.exit(128 + self.signals[0])
 
     def note_signal(self, number, _) -> None:
         """Let the step end before the run does; a second signal does not wait."""
@@ -1067,7 +1083,7 @@ class Run:
         self.images, self.steps = self.images + images * world(), self.steps + 1
         for key, value in values.items():
             self.sums[key] = self.sums.get(key, 0) + value.detach()
-        self.losses.append(values["loss"].detach())
+        self.losses.append(values["loss"].detach().clone())  # CUDA graphs write the next loss over this one
         if self.device.type == "cpu":
             self.check_losses()
         if self.args.compile:
@@ -1075,26 +1091,30 @@ class Run:
             if self.steps == 3 and self.seconds == 0:  # compiled by now
                 float(self.sums["loss"])  # wait for the device
                 self.start, self.images = time.perf_counter(), 0
-        stop = self.signals[-1:]
-        if world() > 1 and self.steps % 10 == 0:  # all or none
-            dist.all_reduce(flag := torch.tensor(stop or [0]), dist.ReduceOp.MAX)
-            stop = [flag.item()] if flag else []
-        elif world() > 1:
-            stop = []
+        stop = max(self.signals, default=0)
+        if world() > 1:  # all or none; they ask each other at every tenth step of the run
+            flag, asked = torch.tensor(stop), self.state[2].last_epoch % 10 == 0
+            if asked:
+                dist.all_reduce(flag, dist.ReduceOp.MAX)
+            stop = asked * flag.item()
         if stop:
             self.check_losses()
             self.seconds += time.perf_counter() - self.start
             self.save()
-            print(f"\n{self.method}: stopped by {signal.Signals(stop[0]).name} in epoch {self.done + 1}, step {self.steps}; --resume {self.folder} goes on from there")
-            sys.exit(128 + stop[0])
+            print(f"\n{self.method}: stopped by {signal.Signals(stop).name} in epoch {self.done + 1}, step {self.steps}; --resume {self.folder} goes on from there")
+            sys.exit(128 + stop)
 
     def check_losses(self) -> None:
-        """End the run, with exit code 3, at the first loss of those kept that is not finite; the last checkpoint stays."""
-        values, self.losses = torch.stack([torch.zeros((), device=self.device), *self.losses])[1:], []
+        """End the run, with exit code 3, where a loss since the last look is not finite; the last checkpoint stays. On a CPU a look is
+        free and taken at every step, on a GPU at the end of the epoch."""
+        if not self.losses:
+            return
+        values, self.losses = torch.stack(self.losses), []
         if not values.isfinite().all():
             step = self.steps - len(values) + 1 + int((~values.isfinite()).int().argmax())
             saved = "the last checkpoint stays" if self.folder and (self.folder / "checkpoint.pt").exists() else "there is no checkpoint yet"
-            print(f"{self.method}: the loss is {values[~values.isfinite()][0].item()} in epoch {self.done + 1}, step {step}; {saved}; try a smaller --lr", file=sys.stderr)
+            if rank() == 0:
+                print(f"{self.method}: the loss is {values[~values.isfinite()][0].item()} in epoch {self.done + 1}, step {step}; {saved}; try a smaller --lr", file=sys.stderr)
             sys.exit(3)
 
     def end_epoch(self, epoch: int, lr: float) -> None:
@@ -1126,14 +1146,15 @@ class Run:
         """checkpoint.pt: all that the rest of the run depends on, and what --eval-only needs; the one before stays as previous.pt."""
         model, optimizer, schedule = self.state
         generators = [torch.get_rng_state(), *([torch.cuda.get_rng_state(self.device)] if self.device.type == "cuda" else [])]
+        every = [generators]
         if world() > 1:  # each process has its own
             dist.all_gather_object(every := [None] * world(), generators)
         if not self.folder:
             return
-        config = {k: v for k, v in vars(self.args).items() if k not in ("eval_only", "resume", "out", "device", "data_root", "compile")}
-        progress = dict(done=self.done, steps=self.steps, images=self.images, seconds=self.seconds, sums={k: v.cpu() for k, v in self.sums.items()})
+        config = {k: v for k, v in vars(self.args).items() if k not in ELSEWHERE | {"eval_only", "out"}}
+        progress = dict(done=self.done, steps=self.steps, seconds=self.seconds, sums={k: v.cpu() for k, v in self.sums.items()})
         content = dict(method=self.method, config=config, model=weights(model), optimizer=optimizer.state_dict(), schedule=schedule.state_dict(),
-                       generators=every if world() > 1 else [generators], progress=progress)
+                       generators=every, progress=progress)
         replace(self.folder / "checkpoint.pt", lambda file: torch.save(content, file), keep=self.folder / "previous.pt")
 
     def save_backbone(self, backbone: nn.Module) -> None:
@@ -1145,6 +1166,8 @@ class Run:
         """Go on from the checkpoint that --resume names, the run's last, or from the beginning where there is none yet; metrics.jsonl
         is cut to the epochs it has behind it."""
         folder = run_folder(self.args.resume)
+        if folder != Path(self.args.resume) and not Path(self.args.resume).is_file():
+            raise BadInput(f"--resume {self.args.resume}: there is no such checkpoint; {folder} names the run's last")
         path = next((p for p in (Path(self.args.resume), folder / "checkpoint.pt", folder / "previous.pt") if p.is_file()), None)
         if path:
             self.load(path, training=True)
@@ -1167,7 +1190,7 @@ class Run:
             schedule.load_state_dict(checkpoint["schedule"])
             for group, base, factor in zip(optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas):
                 group["lr"] = base * factor(schedule.last_epoch)  # --epochs may have grown
-            self.done, self.steps, self.images, self.seconds = (checkpoint["progress"][name] for name in ("done", "steps", "images", "seconds"))
+            self.done, self.steps, self.seconds = (checkpoint["progress"][name] for name in ("done", "steps", "seconds"))
             self.sums = {name: value.to(self.device) for name, value in checkpoint["progress"]["sums"].items()}
             if len(checkpoint["generators"]) == world():  # else other random numbers, as from the start with as many processes
                 torch.set_rng_state(checkpoint["generators"][rank()][0])
@@ -1264,11 +1287,12 @@ def launch(main) -> None:
                 local = int(os.environ["LOCAL_RANK"])
                 if local < torch.cuda.device_count():
                     torch.cuda.set_device(local)
-                patience = datetime.timedelta(days=1)  # one process may decode a data set while the others wait
-                dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=patience)
+                dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
                 if rank() > 0:
                     sys.stdout = open(os.devnull, "w")
             main()
+            if dist.is_initialized():  # not after an error: it would wait for the others
+                dist.destroy_process_group()
         except (BadInput, OSError) as error:
             print(f"{Path(sys.argv[0]).name}: {BadInput(error)}", file=sys.stderr)
             sys.exit(2)
@@ -1278,9 +1302,6 @@ def launch(main) -> None:
             half = f"try --batch-size {Run.latest.args.batch_size // 2}" if Run.latest else "use less data"
             print(f"{Path(sys.argv[0]).name}: out of memory; {half}", file=sys.stderr)
             sys.exit(2)
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
 
 
 # ----------------------------------------------------------------------------------------------------------- benchmark

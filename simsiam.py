@@ -16,7 +16,7 @@ are not equal but lie on one line, a share f of them on the shorter side, and th
 2/sqrt(batch); at batch 1000 it ends at .09 and .12 (results/simsiam-collapse-16px*). The paper's rows have not been measured yet.
 
 Differences from the paper: 1. padding 1 in the CIFAR stem; 2. normalisations use eps = 1e-2; 3. the order of the colour
-operators is drawn per part of a batch; 4. the projector has three layers, as on ImageNet (--projector-layers 2: as on CIFAR).
+operators is drawn per part of a batch (on a CPU); 4. the projector has three layers, as on ImageNet (--projector-layers 2: as on CIFAR).
 """
 import functools
 import json

@@ -637,7 +637,7 @@ def main(argv=None):
     flags = parser()
     args = flags.parse_args(argv)
     if args.resume:
-        args = flags.resumed(argv, common.read_settings(args.resume, "sparse_coding"), {"resume", "device"})
+        args = flags.resumed(argv, common.read_settings(args.resume, "sparse_coding"), {"resume"})
     if args.benchmark:
         return benchmark(args.device)
     given = {name: getattr(args, name) for name in FACTORS if getattr(args, name) is not None}

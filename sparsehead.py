@@ -25,7 +25,7 @@ lr λ long, not rescaled by Adam, hence weak, but it ends at columns that are ex
 λ = 10 (probe 63.5, 63.7 and 55.2 %).
 
 Differences from the papers: 1. padding 1 in the CIFAR stem; 2. normalisations use eps = 1e-2; 3. the order of the colour
-operators is drawn per part of a batch; 4. warm-up is the first twentieth of the run; 5. one recipe of augmentations for all
+operators is drawn per part of a batch (on a CPU); 4. warm-up is the first twentieth of the run; 5. one recipe of augmentations for all
 bases (BYOL and Barlow Twins draw blur and solarisation differently for the two views).
 """
 import argparse
@@ -281,21 +281,19 @@ def train(args, data):
                     p1, p2 = model.predictor(z1), model.predictor(z2)  # (N, K)
                     with torch.no_grad():
                         t1, t2 = model.target(v1), model.target(v2)  # (N, K)
-            z1, z2 = common.gather(z1, z2)  # of all processes, with gradient
-            if args.base == "simclr":
-                loss = criterion(z1, z2, args.temperature)
-            elif args.base == "byol":
-                p1, p2, t1, t2 = common.gather(p1, p2, t1, t2)
+            if args.base == "byol":
+                z1, p1, p2, t1, t2 = common.gather(z1, p1, p2, t1, t2)  # of all processes, with gradient
                 loss = criterion(p1, t2) + criterion(p2, t1)
             else:
-                loss = criterion(z1, z2, args.barlow_weight)
+                z1, z2 = common.gather(z1, z2)
+                loss = criterion(z1, z2, args.temperature if args.base == "simclr" else args.barlow_weight)
             penalty = 0.0 if W is None or args.prox else args.sparse_weight * l21_norm(W)  # Eq. (12)
 
             optimizer.zero_grad()
             (loss + penalty).backward()
             optimizer.step()
             if args.prox and W is not None:
-                shrink_columns(W, schedule.get_last_lr()[0] * args.sparse_weight)
+                shrink_columns(W, optimizer.param_groups[0]["lr"] * args.sparse_weight)
             if args.base == "byol":
                 update_target(model.target, online, momentum_at(schedule.last_epoch, args.epochs * steps, args.momentum))
             schedule.step()
@@ -334,7 +332,10 @@ def main(argv=None):
         train(args, data)
         return
     folder = Path(args.out or f"runs/sparsehead-{args.dataset}-heads-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
-    spectra = {head: train(argparse.Namespace(**vars(args) | dict(head=head, out=str(folder / head))), data) for head in ("none", "linear", "mlp")}
+    spectra = {}
+    for head in ("none", "linear", "mlp"):
+        own = dict(head=head, out=str(folder / head), compare_heads=False, sparse_weight=0.0 if head == "none" else args.sparse_weight)
+        spectra[head] = train(argparse.Namespace(**vars(args) | own), data)
     if common.rank() == 0:
         draw_spectra(folder / "heads.png", {
             "representation, by head": {head: found["representation"] for head, found in spectra.items()},
