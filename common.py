@@ -274,7 +274,8 @@ def decode_folder(folder: Path, size: int, skip_unreadable=False, at_once=1000) 
                 print(f"\rdecoding {images.root}: {stop}/{len(images)}", end="" if stop < len(images) else "\n", file=sys.stderr, flush=True)
         bad = position[f"unreadable_{part}"]
         if bad:
-            print(f"{images.root}: {len(bad)} of {len(images)} images cannot be read and are left out, the first is {images.samples[bad[0]][0]}", file=sys.stderr)
+            print(f"{images.root}: {len(bad)} of {len(images)} images cannot be read and are left out, the first is {images.samples[bad[0]][0]}",
+                  file=sys.stderr)
         if bad and len(out) == len(images):  # not yet done before an interruption
             kept = np.lib.format.open_memmap(tmp / "kept.npy", "w+", np.uint8, (len(images) - len(bad), size, size, 3))
             for i, row in enumerate(np.delete(np.arange(len(images)), bad)):
@@ -1101,7 +1102,8 @@ class Run:
             self.check_losses()
             self.seconds += time.perf_counter() - self.start
             self.save()
-            print(f"\n{self.method}: stopped by {signal.Signals(stop).name} in epoch {self.done + 1}, step {self.steps}; --resume {self.folder} goes on from there")
+            print(f"\n{self.method}: stopped by {signal.Signals(stop).name} in epoch {self.done + 1}, step {self.steps}; "
+                  f"--resume {self.folder} goes on from there")
             sys.exit(128 + stop)
 
     def check_losses(self) -> None:
@@ -1114,7 +1116,8 @@ class Run:
             step = self.steps - len(values) + 1 + int((~values.isfinite()).int().argmax())
             saved = "the last checkpoint stays" if self.folder and (self.folder / "checkpoint.pt").exists() else "there is no checkpoint yet"
             if rank() == 0:
-                print(f"{self.method}: the loss is {values[~values.isfinite()][0].item()} in epoch {self.done + 1}, step {step}; {saved}; try a smaller --lr", file=sys.stderr)
+                print(f"{self.method}: the loss is {values[~values.isfinite()][0].item()} in epoch {self.done + 1}, step {step}; {saved}; "
+                      "try a smaller --lr", file=sys.stderr)
             sys.exit(3)
 
     def end_epoch(self, epoch: int, lr: float) -> None:
@@ -1342,7 +1345,8 @@ def run_simclr(folder: Path, images: int, flags: str) -> tuple[float, float]:
     """simclr.py for two epochs on `images` random 32-pixel images, in a process of its own; → images/s of the second, its peak in MB."""
     random = np.random.default_rng(0)
     if not (folder / f"{images}.npz").exists():
-        np.savez(folder / f"{images}.npz", x_train=random.integers(0, 256, (images, 32, 32, 3), np.uint8), x_test=random.integers(0, 256, (20, 32, 32, 3), np.uint8))
+        np.savez(folder / f"{images}.npz", x_train=random.integers(0, 256, (images, 32, 32, 3), np.uint8),
+                 x_test=random.integers(0, 256, (20, 32, 32, 3), np.uint8))
     out = folder / f"run{len(list(folder.iterdir()))}"
     argv = ["--dataset", str(images), "--data-root", str(folder), "--epochs", "2", "--out", str(out), *flags.split()]
     code = f"import torch, common, simclr; torch.set_num_threads({torch.get_num_threads()}); simclr.main({argv}); print(common.peak_memory())"
@@ -1386,7 +1390,8 @@ def peer_calls(images: Tensor, z: Tensor, train: tuple, test: tuple, e: Tensor) 
         np.fill_diagonal(similarity := f @ f.T, -2)
         (y[similarity.argpartition(-10, 1)[:, -10:]] == y[:, None]).mean()
 
-    calls = {"augmentation": {"torchvision on PIL": lambda: torch.stack([chain(x) for x in pil])}, "interpretability": {"numpy, a loop over dimensions": loop},
+    calls = {"augmentation": {"torchvision on PIL": lambda: torch.stack([chain(x) for x in pil])},
+             "interpretability": {"numpy, a loop over dimensions": loop},
              "NT-Xent": {}, "probe": {}, "kNN": {}}
     try:
         import kornia.augmentation as K
@@ -1454,7 +1459,8 @@ def benchmark(device: torch.device, peers: bool) -> None:
                 done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
                 theirs, peak = map(float, done.stdout.split())
                 ratios = " and ".join(f"{rate / theirs:.2f} ({precision})" for precision, rate in rates.items())
-                print(f"    lightly's loop, resnet18, fp32, {workers} workers: {theirs:8.1f} images/s, {peak:.0f} MB; ours is {ratios} times as fast", flush=True)
+                print(f"    lightly's loop, resnet18, fp32, {workers} workers: {theirs:8.1f} images/s, {peak:.0f} MB; "
+                      f"ours is {ratios} times as fast", flush=True)
         for batch in (64, 128, 256, 512, 1024):
             print(f"an epoch of simclr.py, resnet8, batch {batch}: {run(2048, f'--arch resnet8 --batch-size {batch}')[0]:8.1f} images/s", flush=True)
         for n in (1000, 10000, 50000):

@@ -139,7 +139,7 @@ def test_grey_and_unlabelled_and_second_labels_load(tmp_path):
     assert data.background_test.max() == 1 and data.steps(5) == 3  # pre-training sees the 15 unlabelled images
 
 
-def test_image_folder_is_decoded_once(tmp_path, capsys):
+def test_image_folder_is_decoded_once(tmp_path, monkeypatch, capsys):
     for part, count in (("train", 3), ("val", 2)):
         for c in ("cat", "dog"):
             (tmp_path / "pets" / part / c).mkdir(parents=True)
@@ -155,6 +155,12 @@ def test_image_folder_is_decoded_once(tmp_path, capsys):
     data = common.load_data("pets", tmp_path, image_size=16, skip_unreadable=True)
     assert data.y_train.tolist() == [0, 0, 1, 1, 1] and data.x_train[:, 0, 0, 0].tolist() == [40, 80, 1, 41, 81] and data.x_test.shape == (4, 3, 16, 16)
     assert "1 of 6 images cannot be read and are left out" in capsys.readouterr().err
+    unlink = Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda *args, **kwargs: 1 / 0)  # interrupted after the bad images were taken out
+    with pytest.raises(ZeroDivisionError):
+        common.load_data("pets", tmp_path, image_size=12, skip_unreadable=True)
+    monkeypatch.setattr(Path, "unlink", unlink)
+    assert common.load_data("pets", tmp_path, image_size=12, skip_unreadable=True).y_train.tolist() == [0, 0, 1, 1, 1]
 
 
 def test_interrupted_decoding_goes_on_where_it_was(tmp_path, monkeypatch):
@@ -1672,6 +1678,7 @@ def test_resume_takes_the_runs_settings_and_refuses_others(three_epochs):
     run, before = three_epochs, record(three_epochs)
     inside("simclr.py --batch-size 100 --resume", run)  # repeating one is fine
     assert record(run) == before
+    assert "there is no such checkpoint" in refused("simclr.py --resume", run / "next.pt")
     for flags, message in {"--lr 0.5": "--lr 0.5 contradicts the run's 0.003", "--batch-size 50": "--batch-size 50 contradicts the run's 100",
                            "--epochs 2": "--epochs 2: ", "--out elsewhere": "--out elsewhere contradicts"}.items():
         assert message in refused(f"simclr.py {flags} --resume", run)
