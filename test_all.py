@@ -1874,6 +1874,72 @@ def test_method_files_import_common_and_nothing_else_of_ours():
         assert imported <= {"torch", "torchvision", "numpy", "common", *sys.stdlib_module_names}, imported
 
 
+# ------------------------------------------------------------------------------------------------ README's tables, out of results/
+# Each table: its columns after the row's own cells, heading → what of a run; its rows, own cells → folders under results/, a seed each.
+INTERPRETABLE = {"LP@1": "{lp1:.1f}", "LP@5": "{lp5:.1f}", "5-NN": "{knn5:.1f}", "200-NN": "{knn200:.1f}", "Cons.": "{cons:.1f}", "H_s": "{entropy:.3f}",
+                 "P@1": "{p_at_1:.1f}", "P@10": "{p_at_10:.1f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}", "Corr.": "{corr:.3f}"}
+LABELS = {"simclr": "SimCLR", "ncl": "NCL", "bayesncl": "BayesNCL"}
+TABLES = [
+    ([""], {"LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}", "Cons.": "{cons:.1f}", "H_s": "{entropy:.2f}", "P@10": "{p_at_10:.1f}",
+            "Cons. of background": "{background_cons:.1f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}", "Corr.": "{corr:.3f}", "s": "{seconds_train:.0f}"},
+     {(label,): f"shapes-{method}-seed?" for method, label in LABELS.items()}),
+    (["BayesNCL", "flags", "seeds"], {"gates open": "{open:.2f}", "LP@1": "{lp1:.1f}", "Cons.": "{cons:.1f}", "Cons. of background": "{background_cons:.1f}",
+                                      "Act.": "{act:.3f}", "live": "{live_dims:.0f}"},
+     {("ρ = 0.8, λ = 3e-5", "(defaults)", "1, 2"): "shapes-bayesncl-seed[12]", ("no KL term", "`--kl-weight 0`", "1"): "shapes-bayesncl-kl0-seed?",
+      ("ρ = 0.3, λ = 1e-3", "`--prior 0.3 --kl-weight 1e-3`", "1"): "shapes-bayesncl-prior0.3-kl1e-3-seed?",
+      ("slow gate", "`--gate-lr 3e-3`", "1, 2"): "shapes-bayesncl-gatelr3e-3-seed?",
+      ("slow Gumbel gate", "`--gate gumbel --gate-lr 3e-3`", "1, 2"): "shapes-bayesncl-gumbel-gatelr3e-3-seed?",
+      ("no gate, inverse frequency", "`--gate none --similarity ipw`", "1"): "shapes-bayesncl-ipw-seed?"}),
+    (["CIFAR-10"], INTERPRETABLE, {(label,): f"cifar10-10k-resnet20-{method}-seed?" for method, label in LABELS.items()}),
+    (["built-in data set, 15 epochs, batch 128", "seeds"], {"LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}", "collapse indicator": "{spread:.2f}", "Corr.": "{corr:.2f}"},
+     {("SimSiam", "1, 2, 3"): "shapes-simsiam-seed?", ("`--no-stop-grad`", "1"): "shapes-simsiam-no-stop-grad", ("`--no-predictor`", "1"): "shapes-simsiam-no-predictor"}),
+    ([""], {
+        "LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}", "rank of r / z": "{rank_representation:.1f} / {rank_embedding:.1f}",
+        "ratio of r / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}", "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}",
+        "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"},
+     {("SimCLR, plain",): "shapes-sparsehead-simclr-plain-finetune", ("SimCLR + SparseHead, λ = 1e-4",): "shapes-sparsehead-simclr-finetune",
+      ("λ = 1e-2",): "shapes-sparsehead-simclr-1e-2", ("λ = 1e-1",): "shapes-sparsehead-simclr-1e-1", ("`--prox`, λ = 1",): "shapes-sparsehead-simclr-prox-1",
+      ("`--prox`, λ = 3",): "shapes-sparsehead-simclr-prox-3", ("`--prox`, λ = 10",): "shapes-sparsehead-simclr-prox-10",
+      ("BYOL + SparseHead, λ = 1e-4",): "shapes-sparsehead-byol-seed1", ("Barlow Twins, plain",): "shapes-sparsehead-barlow-plain-seed1",
+      ("Barlow Twins + SparseHead, λ = 1e-4",): "shapes-sparsehead-barlow-seed1"}),
+]
+
+
+def cell(runs, template):
+    """A table's cell: the mean over runs, ± their standard deviation where there are three or more; nothing where a run lacks a number."""
+    def number(match):
+        key, form = match.groups()
+        values = [run[key] for run in runs]
+        spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 2 else ""
+        return f"{np.mean(values):{form}}{spread}".replace("%", " %")
+    with contextlib.suppress(KeyError):
+        return re.sub(r"\{([\w.]+):([^}]+)\}", number, template)
+    return ""
+
+
+def readme_with_its_tables():
+    """README.md with every table of TABLES made anew from results/."""
+    text = (HERE / "README.md").read_text()
+    for own, columns, rows in TABLES:
+        lines = ["| " + " | ".join([*own, *columns]) + " |", "|" + "---|" * (len(own) + len(columns))]
+        for cells, folders in rows.items():
+            runs = []
+            for folder in sorted((HERE / "results").glob(folders)):
+                records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+                runs.append((records[-2] if len(records) > 1 else {}) | records[-1])  # the last epoch's and the final numbers
+            assert runs, f"no run in results/{folders}"
+            lines.append("| " + " | ".join([*cells, *(cell(runs, template) for template in columns.values())]) + " |")
+        head = re.escape(lines[0].replace("|  |", "| |"))
+        assert len(re.findall(f"^{head}$", text, re.M)) == 1, lines[0]
+        table = "\n".join(lines).replace("|  |", "| |")
+        text = re.sub(rf"^{head}\n(\|.*\n)+", lambda _: table + "\n", text, flags=re.M)
+    return text
+
+
+def test_readme_quotes_the_runs_on_record():
+    assert readme_with_its_tables() == (HERE / "README.md").read_text(), "python test_all.py puts the tables of results/ into README.md"
+
+
 # ------------------------------------------------------------------------------------------- fast: no waiting, no graph breaks, many processes
 class HostReads(torch.utils._python_dispatch.TorchDispatchMode):
     """Counts what would make a GPU wait: values that Python reads, and shapes that depend on values."""
@@ -2138,3 +2204,7 @@ for seeds in (20, 60, 100):
     print(re.search(r"VmHWM:\\s*(\\d+)", open("/proc/self/status").read())[1])"""
     a, b, c = map(int, subprocess.run([sys.executable, "-c", code], cwd=HERE, capture_output=True, text=True, check=True).stdout.split())
     assert b > a and c - b < 1.5 * (b - a) and c - a < 80 * 10_000, (a, b, c)  # kB; under 10 MB a replica
+
+
+if __name__ == "__main__":
+    (HERE / "README.md").write_text(readme_with_its_tables())
