@@ -16,8 +16,8 @@ results/shapes-bayesncl-seed*). The 200-epoch row has not been measured yet.
 
 Differences from the paper: 1. padding 1 in the CIFAR stem (the NCL authors: 2); 2. normalisations use eps = 1e-2; 3. the order of
 the colour operators is drawn per part of a batch (on a CPU); 4. warm-up is the first twentieth of the run (10 of 200 epochs); 5. no
-blur at 32 pixels; 6. z ⊙ m is
-normalised once (same value and gradient; nested, an empty row's gradient is multiplied by 1/eps twice).
+blur at 32 pixels; 6. z ⊙ m is normalised once (same value and gradient; nested, an empty row's gradient is multiplied by
+1/eps twice).
 """
 import functools
 
@@ -195,10 +195,11 @@ def main(argv=None):
 
     for epoch in run.epochs(model, optimizer, schedule):
         model.train()
-        for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.steps):  # (N, 3, H, W) uint8
+        for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.step):  # (N, 3, H, W) uint8
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
             with run.autocast():
-                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
+                # each view through its own forward: its own BatchNorm statistics
+                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = net(v1), net(v2)
             z1, z2, m1, alpha1, alpha2 = common.gather(z1, z2, m1, alpha1, alpha2)  # of all processes, with gradient
             contrast = criterion(z1, z2, args.temperature)
             kl = (divergence(alpha1, args.prior) + divergence(alpha2, args.prior)) / 2

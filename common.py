@@ -1,4 +1,4 @@
-"""What every method file shares: data, views, ResNet, evaluation, run folders. Never a loss, never a training loop.
+"""What every method file shares: data, views, ResNet, evaluation, run folders. Never a method's loss or training loop.
 
     data          load_data(name) → Data: uint8 images (N, 3, H, W), int64 labels, on the training device
     views         two_views(images, size) → two float32 batches (N, 3, S, S), augmented where the images are
@@ -7,7 +7,7 @@
     processes     gather, Run.parallel: one loss over the batch of all GPUs under torchrun
     plumbing      Parser, Run, launch
 
-    python common.py            benchmark of all of these on this machine
+    python common.py            benchmark of the parts and of whole epochs on this machine
     python common.py --peers    the same next to torchvision on PIL, kornia, lightly and scikit-learn, where they are installed
 """
 import argparse
@@ -1011,7 +1011,7 @@ class Run:
     def __init__(self, method: str, args: argparse.Namespace):
         Run.latest = self
         self.method, self.args, self.device, self.folder = method, args, torch.device(args.device), None
-        self.done, self.steps, self.images, self.sums, self.seconds = 0, 0, 0, {}, 0.0  # epochs done; and of the current one
+        self.done, self.step, self.images, self.sums, self.seconds = 0, 0, 0, {}, 0.0  # epochs done; and of the current one
         self.losses, self.warned, self.signals = [], set(), []
         self.bf16 = args.precision == "bf16" or args.precision == "auto" and has_bf16(self.device)
         if self.device.type == "cuda":
@@ -1066,7 +1066,7 @@ class Run:
             for epoch in range(self.done + 1, self.args.epochs + 1):
                 self.start = time.perf_counter()
                 yield epoch
-                self.done, self.steps, self.images, self.sums, self.losses = epoch, 0, 0, {}, []
+                self.done, self.step, self.images, self.sums, self.losses = epoch, 0, 0, {}, []
                 if epoch % self.args.checkpoint_every == 0 or epoch == self.args.epochs:
                     self.save()
             if self.signals:  # it came after the last step
@@ -1081,7 +1081,7 @@ class Run:
     def log(self, images: int, **values: Tensor) -> None:
         """Add a step's image count and scalars to the epoch's means; on a GPU they stay there, so that nothing waits. Where a
         signal has come, save and exit."""
-        self.images, self.steps = self.images + images * world(), self.steps + 1
+        self.images, self.step = self.images + images * world(), self.step + 1
         for key, value in values.items():
             self.sums[key] = self.sums.get(key, 0) + value.detach()
         self.losses.append(values["loss"].detach().clone())  # CUDA graphs write the next loss over this one
@@ -1089,7 +1089,7 @@ class Run:
             self.check_losses()
         if self.args.compile:
             torch.compiler.cudagraph_mark_step_begin()
-            if self.steps == 3 and self.seconds == 0:  # compiled by now
+            if self.step == 3 and self.seconds == 0:  # compiled by now
                 float(self.sums["loss"])  # wait for the device
                 self.start, self.images = time.perf_counter(), 0
         stop = max(self.signals, default=0)
@@ -1102,7 +1102,7 @@ class Run:
             self.check_losses()
             self.seconds += time.perf_counter() - self.start
             self.save()
-            print(f"\n{self.method}: stopped by {signal.Signals(stop).name} in epoch {self.done + 1}, step {self.steps}; "
+            print(f"\n{self.method}: stopped by {signal.Signals(stop).name} in epoch {self.done + 1}, step {self.step}; "
                   f"--resume {self.folder} goes on from there")
             sys.exit(128 + stop)
 
@@ -1113,7 +1113,7 @@ class Run:
             return
         values, self.losses = torch.stack(self.losses), []
         if not values.isfinite().all():
-            step = self.steps - len(values) + 1 + int((~values.isfinite()).int().argmax())
+            step = self.step - len(values) + 1 + int((~values.isfinite()).int().argmax())
             saved = "the last checkpoint stays" if self.folder and (self.folder / "checkpoint.pt").exists() else "there is no checkpoint yet"
             if rank() == 0:
                 print(f"{self.method}: the loss is {values[~values.isfinite()][0].item()} in epoch {self.done + 1}, step {step}; {saved}; "
@@ -1123,7 +1123,7 @@ class Run:
     def end_epoch(self, epoch: int, lr: float) -> None:
         """Write and show the means of epoch `epoch` (from 1)."""
         self.check_losses()
-        means = {key: float(value) / self.steps for key, value in self.sums.items()}
+        means = {key: float(value) / self.step for key, value in self.sums.items()}
         seconds = time.perf_counter() - self.start
         self.seconds += seconds
         self.write(epoch=epoch, **means, lr=lr, images_per_s=self.images / seconds)
@@ -1155,7 +1155,7 @@ class Run:
         if not self.folder:
             return
         config = {k: v for k, v in vars(self.args).items() if k not in ELSEWHERE | {"eval_only", "out"}}
-        progress = dict(done=self.done, steps=self.steps, seconds=self.seconds, sums={k: v.cpu() for k, v in self.sums.items()})
+        progress = dict(done=self.done, step=self.step, seconds=self.seconds, sums={k: v.cpu() for k, v in self.sums.items()})
         content = dict(method=self.method, config=config, model=weights(model), optimizer=optimizer.state_dict(), schedule=schedule.state_dict(),
                        generators=every, progress=progress)
         replace(self.folder / "checkpoint.pt", lambda file: torch.save(content, file), keep=self.folder / "previous.pt")
@@ -1174,7 +1174,7 @@ class Run:
         path = next((p for p in (Path(self.args.resume), folder / "checkpoint.pt", folder / "previous.pt") if p.is_file()), None)
         if path:
             self.load(path, training=True)
-        if self.done > self.args.epochs or self.done == self.args.epochs and self.steps:
+        if self.done > self.args.epochs or self.done == self.args.epochs and self.step:
             raise BadInput(f"--epochs {self.args.epochs}: {path} is already in epoch {self.done + 1}")
         if self.folder:
             lines = (self.folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)[: self.done]
@@ -1193,7 +1193,7 @@ class Run:
             schedule.load_state_dict(checkpoint["schedule"])
             for group, base, factor in zip(optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas):
                 group["lr"] = base * factor(schedule.last_epoch)  # --epochs may have grown
-            self.done, self.steps, self.seconds = (checkpoint["progress"][name] for name in ("done", "steps", "seconds"))
+            self.done, self.step, self.seconds = (checkpoint["progress"][name] for name in ("done", "step", "seconds"))
             self.sums = {name: value.to(self.device) for name, value in checkpoint["progress"]["sums"].items()}
             if len(checkpoint["generators"]) == world():  # else other random numbers, as from the start with as many processes
                 torch.set_rng_state(checkpoint["generators"][rank()][0])
@@ -1439,7 +1439,7 @@ def benchmark(device: torch.device, peers: bool) -> None:
     h, y = torch.randn(22000, 512, device=device), torch.arange(22000, device=device) % 10
     h[torch.arange(22000), y] += 2
     train, test, e = (h[:20000], y[:20000]), (h[20000:], y[20000:]), h[20000:, :256].relu()
-    calls = collections.defaultdict(dict, peer_calls(images.cpu(), z, train, test, e) if peers else {})
+    calls = collections.defaultdict(dict, peer_calls(images, z, train, test, e) if peers and device.type == "cpu" else {})
     compare("augmentation, 256 views of 32 px", lambda: augment(images, 32), calls["augmentation"])
     compare("NT-Xent and its gradient, 2N = 512, K = 256", lambda: nt_xent(*z.chunk(2), 0.2).backward(), calls["NT-Xent"], 20)
     compare("probe, 20,000 × 512, 10 classes, 6 strengths", lambda: linear_probe(*train, *test), calls["probe"], 1)
@@ -1470,7 +1470,7 @@ def benchmark(device: torch.device, peers: bool) -> None:
 
 if __name__ == "__main__":
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--peers", action="store_true", help="time torchvision on PIL, kornia, lightly and scikit-learn on the same inputs")
+    flags.add_argument("--peers", action="store_true", help="on a CPU: time torchvision on PIL, kornia, lightly and scikit-learn on the same inputs")
     flags.add_argument("--threads", type=within(0, kind=int), help="CPU threads")
     flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = flags.parse_args()

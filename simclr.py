@@ -110,7 +110,7 @@ def main(argv=None):
 
     for epoch in run.epochs(model, optimizer, schedule):
         model.train()
-        for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.steps):  # (N, 3, H, W) uint8
+        for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.step):  # (N, 3, H, W) uint8
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
             with run.autocast():
                 (h1, z1), (h2, z2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics

@@ -122,9 +122,9 @@ def main(argv=None):
 
     for epoch in run.epochs(model, optimizer, schedule):
         model.train()
-        for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.steps):  # (N, 3, H, W) uint8
+        for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.step):  # (N, 3, H, W) uint8
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur,
-                                      jitter=(args.jitter, args.jitter, args.jitter, args.jitter / 4))
+                               jitter=(args.jitter, args.jitter, args.jitter, args.jitter / 4))
             with run.autocast():
                 (h1, z1, p1), (h2, z2, p2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
             z1, z2, p1, p2 = common.gather(z1, z2, p1, p2)  # of all processes, with gradient
