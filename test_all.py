@@ -22,6 +22,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -1622,17 +1623,22 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(short_runs, tmp_path, metho
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-def test_four_kills_change_nothing(tmp_path, method):
-    flags = ["--epochs", 8, "--limit", 600, "--batch-size", 100, "--image-size", 16, "--device", "cpu", "--checkpoint-every", 1]
-    program(f"{method}.py", *flags, "--out", tmp_path / "whole")
-    run, chance = tmp_path / "run", random.Random(method)
-    command = [HERE / f"{method}.py", *flags, "--out", run]
-    for _ in range(4):
-        kill(command, 2.5 + chance.uniform(0, 1.5) if "--resume" in command else chance.uniform(0, 1.5), run / "config.json")
-        command = [HERE / f"{method}.py", "--resume", run]
-    program(f"{method}.py", "--resume", run)
-    assert record(run) == record(tmp_path / "whole") and [line.get("epoch") for line in record(run)[0]] == [*range(1, 9), None]
+def test_twenty_kills_change_nothing(tmp_path):
+    """Each image program killed four times on its way; two programs at a time."""
+    def check(method):
+        flags = ["--epochs", 8, "--limit", 600, "--batch-size", 100, "--image-size", 16, "--device", "cpu", "--checkpoint-every", 1]
+        whole, run, chance = tmp_path / f"{method}-whole", tmp_path / method, random.Random(method)
+        program(f"{method}.py", *flags, "--out", whole)
+        command, kills = [HERE / f"{method}.py", *flags, "--out", run], 0
+        for _ in range(4):
+            kills += kill(command, chance.uniform(0, 1.5) + 3 * ("--resume" in command), run / "config.json")
+            command = [HERE / f"{method}.py", "--resume", run]
+        program(f"{method}.py", "--resume", run)
+        assert record(run) == record(whole) and [line.get("epoch") for line in record(run)[0]] == [*range(1, 9), None]
+        return kills
+
+    with ThreadPoolExecutor(2) as pool:
+        assert sum(pool.map(check, METHODS)) >= 15  # a fast machine may finish before its fourth
 
 
 @pytest.mark.parametrize("method,number,step", [("simclr", signal.SIGTERM, 1), ("ncl", signal.SIGINT, 3), ("bayesncl", signal.SIGTERM, 5),
@@ -2182,7 +2188,8 @@ def test_augmentation_is_five_times_as_fast_as_torchvision_on_pil():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     ours = common.seconds(lambda: common.augment(images, 32), 20)
-    theirs = common.seconds(common.peer_augmentations(images)["torchvision on PIL"])
+    x, y = torch.randn(20, 4), torch.arange(20) % 10
+    theirs = common.seconds(common.peer_calls(images, x, (x, y), (x, y), x)["augmentation"]["torchvision on PIL"])
     torch.set_num_threads(threads)
     assert theirs / ours >= 5
 
