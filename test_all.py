@@ -1623,8 +1623,10 @@ def test_a_killed_run_ends_like_an_uninterrupted_one(short_runs, tmp_path, metho
 
 
 @pytest.mark.slow
-def test_twenty_kills_change_nothing(tmp_path):
-    """Each image program killed four times on its way; two programs at a time."""
+def test_twenty_kills_change_nothing(tmp_path, monkeypatch):
+    """Each image program killed four times on its way; two programs at a time, a thread each."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
     def check(method):
         flags = ["--epochs", 8, "--limit", 600, "--batch-size", 100, "--image-size", 16, "--device", "cpu", "--checkpoint-every", 1]
         whole, run, chance = tmp_path / f"{method}-whole", tmp_path / method, random.Random(method)
