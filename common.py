@@ -803,20 +803,37 @@ def interpretability(e: Tensor, labels: dict[str, Tensor]) -> dict[str, float | 
     return metrics
 
 
+def dimensions(e: Tensor, labels: dict[str, Tensor]) -> str:
+    """What each live dimension of embeddings e (N, K) stands for, as CSV, the most active first: its number, act, the share of
+    samples it is active on, its mean |activation|; and for each label (N,) in `labels` the most frequent class of those samples, and
+    cons, its share of them, whose mean over the dimensions is interpretability's, in %."""
+    e = F.normalize(e)
+    active = (e.abs() > ACTIVE).to(e.dtype)
+    columns = {"dimension": torch.arange(e.shape[1]), "act": active.mean(0), "mean": e.abs().mean(0)}
+    for key, y in labels.items():
+        count = F.one_hot(y).to(e.dtype).T @ active  # (C, K)
+        columns |= {key + "class": count.argmax(0), key + "cons": count.amax(0) / count.sum(0)}
+    lines = zip(*(column.tolist() for column in columns.values()))
+    live = sorted((line for line in lines if line[1] > 0), key=lambda line: -line[2])
+    return "\n".join([",".join(columns), *(",".join(f"{value:.4g}" for value in line) for line in live)]) + "\n"
+
+
 def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor]:
-    """Every number of the final table, by the same protocol for every method, and the test embeddings e (N, K); draws the
-    figures. The model's first two outputs are h (B, d) and e (B, K)."""
+    """Every number of the final table, by the same protocol for every method, and the test embeddings e (N, K); writes
+    dimensions.csv and draws the figures. The model's first two outputs are h (B, d) and e (B, K)."""
     h, e = features(model, data.x_test, run.args.image_size, run.device)
     kinds = {"": "y", "background_": "background"}
     labels = {key: [t.to(h.device) for t in (getattr(data, f"{kind}_train"), getattr(data, f"{kind}_test"))]
               for key, kind in kinds.items() if getattr(data, f"{kind}_train") is not None}
-    metrics = interpretability(e, {key: y_test for key, (_, y_test) in labels.items()})
+    of_test = {key: y_test for key, (_, y_test) in labels.items()}
+    metrics = interpretability(e, of_test)
     h_train = features(model, data.x_train, run.args.image_size, run.device)[0] if labels else None
     for key, (y_train, y_test) in labels.items():
         scores = linear_probe(h_train, y_train, h, y_test)
         scores["knn5"], scores["knn200"] = knn_accuracy(h_train, y_train, h, y_test)
         metrics |= {key + name: value for name, value in scores.items()}
     if run.folder:
+        (run.folder / "dimensions.csv").write_text(dimensions(e, of_test))
         figures(run.folder, data.x_test, e.cpu())
     return metrics, e
 
@@ -992,8 +1009,8 @@ def read_settings(path: str | Path, method: str) -> dict:
 def new_folder(path: str | Path, settings: dict, device: torch.device) -> tuple[Path, dict]:
     """A run folder that nobody has used, with config.json: the settings and where they ran, returned as well."""
     folder = Path(path)
-    about = settings | dict(hardware=hardware(device), torch=torch.__version__, torchvision=torchvision.__version__, numpy=np.__version__,
-                            python=platform.python_version(), date=time.strftime("%Y-%m-%d"))
+    about = settings | dict(commit=commit(), hardware=hardware(device), torch=torch.__version__, torchvision=torchvision.__version__,
+                            numpy=np.__version__, python=platform.python_version(), date=time.strftime("%Y-%m-%d"))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with open(folder / "config.json", "x") as file:
@@ -1001,6 +1018,13 @@ def new_folder(path: str | Path, settings: dict, device: torch.device) -> tuple[
     except OSError as error:
         raise BadInput(f"--out {folder} is taken or cannot be written ({error.strerror}); name a new folder")
     return folder, about
+
+
+def commit() -> str | None:
+    """The commit of this code, with a + where files have changed since; None outside a git repository."""
+    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=+"]
+    with contextlib.suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True).stdout.strip()
 
 
 class Run:
