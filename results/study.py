@@ -1,17 +1,15 @@
-"""Make the runs that README quotes, and record them here: results/<study>-<row>-seed<seed>/ with config.json, metrics.jsonl,
-dimensions.csv and curves.png. What is recorded is skipped, what was interrupted goes on, so the same command adds what is missing.
+"""Make the runs that README quotes, and record them here: results/<study>-<row>-seed<seed>/ with config.json, metrics.jsonl and
+dimensions.csv. What is recorded is skipped, what was interrupted goes on, so the same command adds what is missing.
 
     python results/study.py shapes                  the built-in data set, every method and ablation: 1 hour on two cores
     python results/study.py cifar10-cpu             10,000 images of CIFAR-10, ResNet-8: about 1 hour on two cores
     python results/study.py cifar10 cifar100        the papers' setting, 200 epochs; needs a GPU
     python results/study.py shapes --rows ncl bayesncl --seeds 1 2
-    python results/study.py --draw                  only the pictures, from what is recorded
+    python results/report.py                        then the tables and pictures of README
 
 On a CPU as many runs at a time as there are cores, each on one thread, which does more in all than one run on all of them.
-Then `python test_all.py` puts the tables into README.md.
 """
 import argparse
-import csv
 import json
 import os
 import shlex
@@ -21,12 +19,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-import common
+import report
+from report import ROOT, common
 
-RESULTS = ROOT / "results"
+RUNS = ROOT / "runs"
 
 ROWS = {  # what a row of the tables is: a program and its flags
     "simclr": "simclr.py",
@@ -39,6 +37,7 @@ ROWS = {  # what a row of the tables is: a program and its flags
     "bayesncl-1-layer": "bayesncl.py --gate-layers 1",
     "bayesncl-3-layers": "bayesncl.py --gate-layers 3",
     "bayesncl-no-kl": "bayesncl.py --kl-weight 0",
+    "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
     "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw",
     "simsiam": "simsiam.py",
     "sparsehead-simclr": "sparsehead.py",
@@ -48,12 +47,13 @@ ROWS = {  # what a row of the tables is: a program and its flags
     "sparsehead-barlow": "sparsehead.py --base barlow",
     "sparsehead-barlow-plain": "sparsehead.py --base barlow --sparse-weight 0",
 }
-FIRST = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"]  # the methods
+FIRST = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr", "sparsehead-simclr-plain"]
+PAPERS = [row for row in ROWS if row not in ("bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw")]  # what a paper has a value for
 STUDIES = {  # study: (flags of every run, rows, seeds)
     "shapes": ("", [*ROWS], [1, 2, 3, 4, 5]),
-    "cifar10-cpu": ("--dataset cifar10 --limit 10000 --arch resnet8 --epochs 20", [*FIRST, "sparsehead-simclr-plain"], [1, 2, 3]),
-    "cifar10": ("--dataset cifar10 --epochs 200", [*ROWS], [1, 2, 3]),
-    "cifar100": ("--dataset cifar100 --epochs 200", [*ROWS], [1, 2, 3]),
+    "cifar10-cpu": ("--dataset cifar10 --limit 10000 --arch resnet8 --epochs 20", FIRST, [1, 2, 3]),
+    "cifar10": ("--dataset cifar10 --epochs 200", PAPERS, [1, 2, 3]),
+    "cifar100": ("--dataset cifar100 --epochs 200", PAPERS, [1, 2, 3]),
 }
 # On a CPU the heads of SimSiam are as narrow as on the built-in data set, and its batch as small: 20 epochs are few steps.
 CPU = {"simsiam": "--batch-size 128 --head-out 512 --predictor-hidden 128"}
@@ -70,37 +70,37 @@ SETTINGS = {
 
 
 def final(name: str) -> dict | None:
-    """The last line of a recorded run, under the last epoch's; None where the run is not recorded."""
-    file = RESULTS / name / "metrics.jsonl"
-    lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-    return (lines[-2] if len(lines) > 1 else {}) | lines[-1] if lines and lines[-1].get("event") == "final" else None
+    """The numbers of a recorded run; None where there is none."""
+    return next(iter(report.runs(name)), None)
 
 
-def record(name: str, command: str, data_root: str, alone: bool) -> None:
-    """Run a command line to its end, in runs/<name>, on one thread unless it is `alone`; keep what is small in results/<name>."""
+def record(name: str, command: str, data_root: str, threads: int | None) -> bool:
+    """Run a command line to its end, in runs/<name>; keep what is small in results/<name>. False where the program fails."""
     if final(name):
-        return
-    run = ROOT / "runs" / name
-    program, *flags = shlex.split(command)
-    started = (run / "config.json").exists()
-    where = ["--resume", f"runs/{name}"] if started else [*flags, "--out", f"runs/{name}"]
+        return True
+    (program, *flags), folder = shlex.split(command), os.path.relpath(RUNS / name, ROOT)
+    where = ["--resume", folder] if (RUNS / name / "config.json").exists() else [*flags, "--out", folder]
     print(f"{name}: {program} {shlex.join(where)}", flush=True)
     done = subprocess.run([sys.executable, program, *where, "--data-root", data_root], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          text=True, env=os.environ | ({} if alone else {"OMP_NUM_THREADS": "1"}))
+                          text=True, env=os.environ | ({"OMP_NUM_THREADS": str(threads)} if threads else {}))
     if done.returncode:
-        print(f"{name}: exit code {done.returncode}: {done.stdout.strip().splitlines()[-1:]}", file=sys.stderr, flush=True)
-        return
-    (RESULTS / name).mkdir(exist_ok=True)
-    for file in ("config.json", "metrics.jsonl", "dimensions.csv"):
-        (RESULTS / name / file).write_bytes((run / file).read_bytes())
+        print(f"{name}: exit code {done.returncode}: {(done.stdout.splitlines() or [''])[-1]}", file=sys.stderr, flush=True)
+        return False
+    kept = report.RESULTS / name
+    kept.mkdir(exist_ok=True)
+    for file in ("config.json", "dimensions.csv", "metrics.jsonl"):  # the last is what final() looks for
+        (kept / file).write_bytes((RUNS / name / file).read_bytes())
     print(common.table(name, final(name)), flush=True)
+    return True
 
 
 def record_all(commands: dict[str, str], data_root: str) -> None:
-    """Record the runs, name → command line, several at a time on a CPU."""
-    at_once = 1 if common.torch.cuda.is_available() else os.cpu_count()
+    """Record the runs, name → command line, several at a time on a CPU; exit code 1 where one failed, after the others."""
+    at_once, threads = (1, None) if torch.cuda.is_available() else (os.cpu_count(), 1)
     with ThreadPoolExecutor(at_once) as pool:
-        list(pool.map(lambda item: record(*item, data_root, alone=at_once == 1), commands.items()))
+        succeeded = list(pool.map(lambda item: record(*item, data_root, threads), commands.items()))
+    if not all(succeeded):
+        sys.exit(1)
 
 
 def validation_set(data_root: str) -> None:
@@ -142,9 +142,9 @@ def study(name: str, rows: list[str], seeds: list[int], data_root: str) -> None:
     record_all({f"{name}-{row}-seed{seed}": f"{ROWS[row]} {flags} {own[row]} --seed {seed}" for seed in seeds for row in rows}, data_root)
 
 
-if __name__ == "__main__":
+def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("studies", nargs="*", choices=[*STUDIES, []], metavar="study", help=", ".join(STUDIES))
+    flags.add_argument("studies", nargs="+", choices=STUDIES, metavar="study", help=", ".join(STUDIES))
     flags.add_argument("--rows", nargs="+", choices=ROWS, metavar="row", help=f"these rows only: {', '.join(ROWS)}")
     flags.add_argument("--seeds", nargs="+", type=int, help="these seeds only")
     flags.add_argument("--data-root", default="data", help="folder of the data sets (default: data)")
@@ -152,3 +152,7 @@ if __name__ == "__main__":
     for name in args.studies:
         _, rows, seeds = STUDIES[name]
         study(name, [row for row in rows if row in (args.rows or rows)], args.seeds or seeds, args.data_root)
+
+
+if __name__ == "__main__":
+    common.launch(main)

@@ -1,0 +1,332 @@
+"""Put what results/ holds into README.md: its tables, its pictures, and results/README.md's list of runs.
+
+    python results/report.py            tables, and where matplotlib is installed the pictures
+"""
+import contextlib
+import csv
+import itertools
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import common
+
+RESULTS = ROOT / "results"
+
+
+# ------------------------------------------------------------------------------------------------------------- records
+def runs(pattern: str) -> list[dict]:
+    """The recorded runs whose folder matches, sorted: the last epoch's numbers under the final ones, "folder" and "config"."""
+    found = []
+    for file in sorted(RESULTS.glob(f"{pattern}/metrics.jsonl")):
+        records = [json.loads(line) for line in file.read_text().splitlines()]
+        config = json.loads((file.parent / "config.json").read_text())
+        found.append((records[-2] if len(records) > 1 else {}) | records[-1] | dict(folder=file.parent, config=config))
+    return found
+
+
+def cell(pattern: str, template: str) -> str:
+    """A table's cell: for each {key:format} the mean over the runs that match, ± their standard deviation where there are three
+    or more; – where there is no run or a run lacks a number. {runs} is how many there are."""
+    matching = runs(pattern)
+
+    def number(match):
+        key, form = match.groups()
+        values = [run[key] for run in matching]
+        spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 2 else ""
+        return f"{np.mean(values):{form}}{spread}".replace("%", " %")
+
+    with contextlib.suppress(KeyError):
+        return re.sub(r"\{([\w.]+):([^}]+)\}", number, template.replace("{runs}", str(len(matching)))) if matching else "–"
+    return "–"
+
+
+def landscape(folder: str, experiment: str, setting: str, budget: float | None = None) -> dict:
+    """The record of a landscape run: start, end_mean and end_std of the minimum max-cosine, at learning rate × steps `budget`."""
+    return next(row for row in json.loads((RESULTS / folder / "results.json").read_text())
+                if (row["experiment"], row["setting"], row["statistic"]) == (experiment, setting, "min") and row["lr_times_steps"] == (budget or row["lr_times_steps"]))
+
+
+def short(value: float) -> str:
+    """.83 for 0.83."""
+    return f"{value:.2f}".removeprefix("0")
+
+
+# -------------------------------------------------------------------------------------------------------------- tables
+# Headings are columns. What a cell shows is a template of metrics, see cell(); where it is a pair, (folder pattern, template), the
+# pattern's {} is the row's name; else the row's name is the pattern.
+ACCURACY = {"LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}"}
+DIMENSIONS = {"Cons.": "{cons:.1f}", "H_s": "{entropy:.2f}", "P@10": "{p_at_10:.1f}"}
+SPARSITY = {"Act.": "{act:.3f}", "live": "{live_dims:.0f}", "Corr.": "{corr:.3f}"}
+GATE = ACCURACY | {"Cons.": "{cons:.1f}", "Cons. of background": "{background_cons:.1f}", "gates open": "{open:.2f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}", "seeds": "{runs}"}
+
+
+def of_study(study: str, columns: dict) -> dict:
+    """The columns, filled from a study's runs."""
+    return {heading: (f"{study}-{{}}-seed?", template) for heading, template in columns.items()}
+
+
+METHODS = {"SimCLR": "simclr", "NCL": "ncl", "BayesNCL": "bayesncl", "SimSiam": "simsiam", "SparseHead's SimCLR, λ = 0": "sparsehead-simclr-plain",
+           "SimCLR + SparseHead": "sparsehead-simclr"}
+BASES = {"BYOL + SparseHead": "sparsehead-byol", "Barlow Twins + SparseHead": "sparsehead-barlow"}
+
+# The papers' values beside ours; a row: its name, and what the paper has in each column
+PAPER_200 = {
+    "CL (SimCLR)": ("simclr", "10.00", "87.88", "1.00", "59.72", "1.00", "4.59", "1.00", "68.31"),
+    "NCL": ("ncl", "53.82", "87.80", "9.91", "60.67", "14.93", "3.28", "0.48", "69.63"),
+    "NCL + TopK": ("ncl-topk", "51.81", "", "12.32", "", "14.27", "3.35", "0.47", ""),
+    "BayesNCL, Gumbel": ("bayesncl-gumbel", "53.68", "", "20.75", "", "11.66", "3.36", "0.13", ""),
+    "BayesNCL, STE": ("bayesncl", "56.50", "88.02", "22.02", "60.69", "36.14", "2.10", "0.50", "70.44"),
+}
+PAPER_GATE = {
+    "full": ("bayesncl", "36.14", "70.44"), "soft gate": ("bayesncl-soft", "33.15", "69.87"), "no detach": ("bayesncl-no-detach", "22.29", "67.47"),
+    "1-layer gate": ("bayesncl-1-layer", "40.85", "69.55"), "3-layer gate": ("bayesncl-3-layers", "26.37", "68.09"),
+}
+PAPER_1000 = {
+    "SimCLR": ("sparsehead-simclr-plain", "91.80 / 88.42", "66.83 / 56.57", "90.51 / 85.68", "48.82 / 32.86"),
+    "BYOL": ("sparsehead-byol-plain", "91.73 / 89.26", "66.60 / 56.82", "91.86 / 88.61", "51.01 / 36.14"),
+    "Barlow Twins": ("sparsehead-barlow-plain", "90.88 / 88.78", "66.67 / 56.39", "90.71 / 86.31", "49.74 / 33.61"),
+    "SimSiam": ("simsiam", "91.51 / 89.31", "66.73 / 56.87", "91.92 / 88.54", "50.92 / 35.98"),
+    "SimCLR + SparseHead": ("sparsehead-simclr", "92.75 / 90.32", "67.55 / 56.84", "92.24 / 88.49", "51.42 / 36.16"),
+    "BYOL + SparseHead": ("sparsehead-byol", "92.45 / 90.05", "67.52 / 56.86", "92.60 / 88.63", "52.16 / 36.74"),
+    "Barlow Twins + SparseHead": ("sparsehead-barlow", "91.28 / 89.87", "66.91 / 56.47", "91.45 / 88.46", "51.49 / 35.26"),
+}
+LANDSCAPE = {  # row: (paper's value, experiment, settings, whether to show where it started)
+    "Table 1, SimCLR, Pr .1 / .2 / .3": (".83 / .90 / .57", "table1", [f"SimCLR, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
+    "Table 1, SimSiam, Pr .1 / .2 / .3": (".47 / .45 / .37", "table1", [f"SimSiam, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
+    "Fig. 1, one-hot, contrastive / non-contrastive": ("high / low", "fig1", ["contrastive, one-hot", "non-contrastive, one-hot"], False),
+    "Fig. 2, sparse, contrastive, Pr .1 / .2 / .3": ("high", "fig2", [f"contrastive, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
+    "Fig. 2, sparse, non-contrastive, Pr .1 / .2 / .3": ("low", "fig2", [f"non-contrastive, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
+    "Fig. 3, two layers, non-contrastive": ("low", "fig3", [f"non-contrastive, 2 layers, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
+    "Fig. 4, warm start": ("falls", "fig4", ["warm start"], True),
+    "Fig. 5, warm start, predictor": ("rises to .87", "fig5", ["warm start, predictor"], True),
+    "Fig. 6, cold start, predictor": ("low", "fig6", ["cold start, predictor"], False),
+    "Fig. 7, warm start, rows normalised": (".62 → .85", "fig7", ["warm start, rows normalised"], True),
+}
+
+
+def image_table(own: list[str], columns: dict, rows: dict[tuple, str]) -> list[list[str]]:
+    """Cells of a table of image runs: the head, then a row for each of `rows`, own cells → name of its runs."""
+    pairs = [column if isinstance(column, tuple) else ("{}", column) for column in columns.values()]
+    return [[*own, *columns], *([*cells, *(cell(pattern.format(name), template) for pattern, template in pairs)] for cells, name in rows.items())]
+
+
+def beside(own: list[str], paper: dict, ours: dict, columns: dict) -> list[list[str]]:
+    """Cells of a table that has, for each row of `paper`, the paper's value / ours under the headings of `ours`, then further columns."""
+    table = [[*own, *ours, *columns]]
+    for label, (name, *values) in paper.items():
+        measured = [cell(pattern.format(name), template) if pattern else "–" for pattern, template in ours.values()]
+        pairs = [f"{value or '–'} ∣ {mine}" for value, mine in zip(values, measured)]
+        table.append([label, *pairs, *(cell(pattern.format(name), template) for pattern, template in columns.values())])
+    return table
+
+
+def landscape_tables() -> list[list[list[str]]]:
+    """The three tables of sparse_coding.py: against the paper, alignment, budget."""
+    papers = [["minimum max-cosine", "paper", "fast setting, 3 seeds", "exact setting, 5 seeds"]]
+    for label, (paper, experiment, settings, start) in LANDSCAPE.items():
+        cells = []
+        for folders in (["landscape"], ["landscape-paper-table1", "landscape-paper-figures"]):
+            found = []
+            for folder, setting in itertools.product(folders, settings):
+                with contextlib.suppress(StopIteration):
+                    found.append(landscape(folder, experiment, setting))
+            cells.append(" / ".join((f"{short(row['start'])} → " if start else "") + short(row["end_mean"]) for row in found))
+        papers.append([label, paper, *cells])
+    way = lambda row: f"{short(row['start'])} → {short(row['end_mean'])} ± {short(row['end_std'])}"
+    alignment = [["warm start, no predictor, 5 seeds", "random columns", "aligned columns"]]
+    for label, setting in {"p = 50": "p=50, {}", "p = 50, rows normalised": "p=50, {}, rows normalised", "p = 20": "p=20, {}", "p = 50, with a predictor": "p=50, {}, predictor"}.items():
+        alignment.append([label, *(way(landscape("landscape-findings", "alignment", setting.format(columns))) for columns in alignment[0][1:])])
+    alignment.append(["Fig. 7 without normalisation", "", way(landscape("landscape-findings", "alignment", "Fig. 7 without normalisation"))])
+    budget = [["cold start, Pr .1 / .2 / .3, 5 seeds", "at 196", "at 4200"]]
+    for label in ("SimCLR", "SimSiam", "non-contrastive", "non-contrastive, predictor"):
+        budget.append([label, *(" / ".join(short(landscape("landscape-findings", "budget", f"{label}, sparsity {s}", b)["end_mean"]) for s in (0.1, 0.2, 0.3))
+                                for b in (196, 4200))])
+    return [papers, alignment, budget]
+
+
+def tables() -> list[list[list[str]]]:
+    """Every table of README that quotes a run, as rows of cells; the first row is the head, by which README has it."""
+    at_200 = {"CIFAR-10 Cons.": ("cifar10-{}-seed?", "{cons:.2f}"), "CIFAR-10 LP@1": ("cifar10-{}-seed?", "{lp1:.2f}"),
+              "CIFAR-100 Cons.": ("cifar100-{}-seed?", "{cons:.2f}"), "CIFAR-100 LP@1": ("cifar100-{}-seed?", "{lp1:.2f}"),
+              **dict.fromkeys(["IN-100 Cons.", "IN-100 H_s", "IN-100 Act.", "IN-100 LP@1"], (None, ""))}
+    at_1000 = dict.fromkeys(["CIFAR-10", "CIFAR-100", "STL-10", "Tiny-ImageNet"], (None, ""))
+    cpu = lambda label, template: {f"our CPU study: {label}": ("cifar10-cpu-{}-seed?", template)}
+    shapes = lambda label, template: {f"built-in data: {label}": ("shapes-{}-seed?", template)}
+    everything = ACCURACY | DIMENSIONS | {"Cons. of background": "{background_cons:.1f}"} | SPARSITY
+    gate_rows = {("ste (the paper's)", ""): "bayesncl", ("Gumbel", "`--gate gumbel`"): "bayesncl-gumbel", ("soft", "`--gate soft`"): "bayesncl-soft",
+                 ("none: NCL", "`--gate none`"): "ncl", ("no detach", "`--no-detach`"): "bayesncl-no-detach", ("1 layer", "`--gate-layers 1`"): "bayesncl-1-layer",
+                 ("3 layers", "`--gate-layers 3`"): "bayesncl-3-layers", ("no KL term", "`--kl-weight 0`"): "bayesncl-no-kl",
+                 ("none, inverse frequency", "`--gate none --similarity ipw`"): "bayesncl-ipw", ("NCL + TopK", "`ncl.py --topk 16`"): "ncl-topk"}
+    return [
+        beside(["200 epochs, ResNet-18: paper ∣ ours"], PAPER_200, at_200, cpu("Cons.", "{cons:.1f}") | cpu("LP@1", "{lp1:.1f}")),
+        beside(["gate, ImageNet-100: paper ∣ ours"], PAPER_GATE, dict.fromkeys(["Cons.", "LP@1"], (None, "")), shapes("Cons.", "{cons:.1f}") | shapes("LP@1", "{lp1:.1f}")),
+        beside(["1000 epochs, linear / 5-NN: paper ∣ ours"], PAPER_1000, at_1000, cpu("LP@1 / 5-NN", "{lp1:.1f} / {knn5:.1f}") | shapes("LP@1 / 5-NN", "{lp1:.1f} / {knn5:.1f}")),
+        image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | {"s": "{seconds_train:.0f}"}), {(label,): name for label, name in METHODS.items()}),
+        image_table(["built-in data set"], of_study("shapes", everything | {"seeds": "{runs}", "s": "{seconds_train:.0f}"}),
+                    {(label,): name for label, name in (METHODS | BASES).items()}),
+        image_table(["gate", "flags"], of_study("shapes", GATE), gate_rows),
+        image_table(["", "seeds"], ACCURACY | {"collapse indicator": "{spread:.2f}", "Corr.": "{corr:.2f}"},
+                    {("SimSiam", "1 to 5"): "shapes-simsiam-seed[1-5]", ("`--no-stop-grad`", "1"): "shapes-simsiam-no-stop-grad",
+                     ("`--no-predictor`", "1"): "shapes-simsiam-no-predictor"}),
+        image_table(["SparseHead, seed 1"], ACCURACY | {
+            "rank of r / z": "{rank_representation:.1f} / {rank_embedding:.1f}", "ratio of r / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
+            "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}", "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"},
+            {("SimCLR, plain",): "shapes-sparsehead-simclr-plain-finetune", ("SimCLR + SparseHead, λ = 1e-4",): "shapes-sparsehead-simclr-finetune",
+             ("λ = 1e-2",): "shapes-sparsehead-simclr-1e-2", ("λ = 1e-1",): "shapes-sparsehead-simclr-1e-1", ("`--prox`, λ = 1",): "shapes-sparsehead-simclr-prox-1",
+             ("`--prox`, λ = 3",): "shapes-sparsehead-simclr-prox-3", ("`--prox`, λ = 10",): "shapes-sparsehead-simclr-prox-10"}),
+        *landscape_tables(),
+    ]
+
+
+def list_of_runs() -> list[list[str]]:
+    """A row per kind of run: what made it, where and how long."""
+    kinds = {}
+    for file in RESULTS.rglob("config.json"):
+        kinds.setdefault(re.sub(r"-seed\d+$", "", str(file.parent.relative_to(RESULTS))), []).append(file.parent)
+    table = [["runs", "seeds", "commit", "hardware", "precision", "torch", "date", "training, s"]]
+    for kind, folders in sorted(kinds.items()):
+        configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
+        seconds = [run["seconds_train"] for folder in folders for run in runs(folder.relative_to(RESULTS)) if run["seconds_train"]]
+        of = lambda key: ", ".join(sorted({str(config.get(key, "–")) for config in configs}))
+        took = f"{min(seconds):.0f}" + (f" to {max(seconds):.0f}" if len(seconds) > 1 else "") if seconds else "–"
+        table.append([kind, of("seed"), of("commit"), of("hardware"), of("precision_used"), of("torch"), of("date"), took])
+    return table
+
+
+def with_tables(text: str, found: list[list[list[str]]]) -> str:
+    """The Markdown text with each table, known by its head, made anew."""
+    for rows in found:
+        lines = ["| " + " | ".join(row).replace("|  |", "| |") + " |" for row in rows]
+        lines = [re.sub(r"^\|  \|", "| |", line) for line in lines]
+        lines.insert(1, "|" + "---|" * len(rows[0]))
+        head = f"^{re.escape(lines[0])}\n"
+        if len(re.findall(head, text, re.M)) != 1:
+            raise ValueError(f"this is not the head of one table: {lines[0]}")
+        text = re.sub(rf"{head}(\|.*\n)*", lambda _: "\n".join(lines) + "\n", text, flags=re.M)
+    return text
+
+
+def pages() -> dict[Path, str]:
+    """README.md and results/README.md as the records have them."""
+    return {path: with_tables(path.read_text(), found) for path, found in ((ROOT / "README.md", tables()), (RESULTS / "README.md", [list_of_runs()]))}
+
+
+# ------------------------------------------------------------------------------------------------------------ pictures
+def dimensions(folder: Path) -> dict[str, np.ndarray]:
+    """dimensions.csv as columns; empty where the run has none."""
+    file = folder / "dimensions.csv"
+    lines = list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
+    return {key: np.array([float(line[key]) for line in lines]) for key in (lines[0] if lines else [])}
+
+
+def draw_run(plt, folder: Path) -> None:
+    """curves.png of an image run: its loss; and of each dimension how often it is active and how consistent it then is, where that
+    is on record, else what else was logged per epoch."""
+    epochs = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    last = epochs.pop()
+    figure, (left, right) = plt.subplots(1, 2, figsize=(5, 1.9), layout="constrained")
+    if epochs:
+        left.plot([e["epoch"] for e in epochs], [e["loss"] for e in epochs])
+        left.set(xlabel="epoch", ylabel="loss")
+    else:
+        shown = {key: value for key, value in last.items() if key in ("lp1", "knn5") or key.startswith("finetune") and key.endswith("top1")}
+        left.barh([*shown], [*shown.values()])
+        left.set(xlabel="%")
+    if columns := dimensions(folder):
+        for key, label in (("cons", "class"), ("background_cons", "background")):
+            if key in columns:
+                right.scatter(columns["act"], 100 * columns[key], 3, label=label)
+        right.set(xlabel="a dimension's activation rate", ylabel="consistency, %", ylim=(0, 105))
+        right.legend(fontsize=6)
+    else:
+        for key in ("act", "spread", "open", "unused_columns"):
+            if epochs and key in epochs[0]:
+                right.plot([e["epoch"] for e in epochs], [e[key] for e in epochs], label=key)
+        right.set(xlabel="epoch", ylim=(-0.05, 1.1), visible=bool(epochs))
+        right.legend(fontsize=6)
+    figure.suptitle(folder.name, fontsize=7)
+    figure.savefig(folder / "curves.png", dpi=80)
+    plt.close(figure)
+
+
+def draw_landscape(plt, folder: Path) -> None:
+    """curves.png of a landscape run: minimum max-cosine, mean over seeds, a panel per experiment."""
+    with np.load(folder / "curves.npz") as curves:
+        settings = {}
+        for key in curves.files:
+            if key.endswith("/min"):
+                settings.setdefault(key.split("/")[0], []).append(key.removesuffix("/min"))
+        figure, panels = plt.subplots(1, len(settings), figsize=(2.1 * len(settings) + 0.6, 1.9), layout="constrained", squeeze=False, sharey=True)
+        for panel, (experiment, own) in zip(panels[0], settings.items()):
+            for setting in own:
+                panel.plot(curves[f"{setting}/lr_times_steps"], curves[f"{setting}/min"].mean(1), linewidth=1, label=setting.split("/", 1)[1])
+            panel.set(title=experiment, xlabel="lr × steps", ylim=(0, 1), xscale="log" if experiment == "budget" else "linear")
+            panel.legend(fontsize=4, loc="lower right")
+        panels[0][0].set_ylabel("min max-cosine")
+        figure.savefig(folder / "curves.png", dpi=80)
+        plt.close(figure)
+
+
+def draw_backgrounds(plt, path: Path) -> None:
+    """Of each dimension that stands for a background (consistency at least 90 %) the activation rate, over that background's
+    frequency in the data; on the line it is active on all images of its background."""
+    names = {"NCL": "ncl", "BayesNCL": "bayesncl", "BayesNCL without KL term": "bayesncl-no-kl", "inverse frequency": "bayesncl-ipw"}
+    frequency = np.array(list(common.BACKGROUNDS.values()))
+    figure, panels = plt.subplots(1, len(names), figsize=(12, 3.2), layout="constrained", sharey=True)
+    draw = np.random.default_rng(0)
+    for panel, (title, name) in zip(panels, names.items()):
+        found = [dimensions(run["folder"]) for run in runs(f"shapes-{name}-seed?")]
+        rate, background, consistency = (np.concatenate([columns[key] for columns in found]) for key in ("act", "background_class", "background_cons"))
+        pure = consistency >= 0.9
+        x = frequency[background[pure].astype(int)]
+        panel.scatter(x + draw.uniform(-0.008, 0.008, len(x)), rate[pure], 6, alpha=0.4)
+        panel.plot([0, 0.42], [0, 0.42], color="grey", linewidth=0.8)
+        for f in frequency:
+            panel.annotate(f"{(x == f).sum() / len(found):.0f}", (f, 0.43), ha="center", fontsize=8)
+        panel.set(title=f"{title}, {len(found)} seeds", xlabel="frequency of the dimension's background", ylim=(0, 0.46))
+    panels[0].set_ylabel("activation rate of the dimension")
+    figure.savefig(path, dpi=90)
+    plt.close(figure)
+
+
+def draw_active(plt, path: Path) -> None:
+    """The first screen's picture: active_images.png of three runs, side by side, where their run folders are still there."""
+    pictures = {title: ROOT / "runs" / f"shapes-{name}-seed1" / "active_images.png" for title, name in (("SimCLR", "simclr"), ("NCL", "ncl"), ("BayesNCL", "bayesncl"))}
+    if not all(picture.exists() for picture in pictures.values()):
+        return
+    figure, panels = plt.subplots(1, 3, figsize=(12, 3.7), layout="constrained")
+    for panel, (title, picture) in zip(panels, pictures.items()):
+        panel.imshow(plt.imread(picture))
+        panel.set_title(title)
+        panel.axis("off")
+    figure.savefig(path, dpi=80)
+    plt.close(figure)
+
+
+def draw() -> None:
+    """Every picture that is made of records."""
+    if not (plt := common.pyplot("the pictures stay as they are")):
+        return
+    plt.rcParams.update({"font.size": 7})
+    for folder in sorted(path.parent for path in RESULTS.rglob("config.json")):
+        if (folder / "curves.png").exists():
+            continue
+        if (folder / "curves.npz").exists():
+            draw_landscape(plt, folder)
+        elif (folder / "metrics.jsonl").exists():
+            draw_run(plt, folder)
+    plt.rcParams.update({"font.size": 9})
+    draw_backgrounds(plt, ROOT / "assets" / "background-rates.png")
+    draw_active(plt, ROOT / "assets" / "active-images.png")
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
+    draw()
