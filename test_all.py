@@ -18,6 +18,7 @@ import os
 import random
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -33,15 +34,19 @@ import torch.nn.functional as F
 import torchvision
 from torchvision.transforms.v2 import functional as TF
 
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "results"))
+
 import bayesncl
 import common
 import ncl
+import report
 import simclr
 import simsiam
 import sparse_coding as sc
 import sparsehead
+import study
 
-HERE = Path(__file__).resolve().parent
 SHAPES_SHA = "17e90be89864656a"
 METHODS = {"simclr": simclr, "ncl": ncl, "bayesncl": bayesncl, "sparsehead": sparsehead, "simsiam": simsiam}
 PROGRAMS = {f"{name}.py": module for name, module in METHODS.items()} | {"sparse_coding.py": sc}
@@ -558,6 +563,34 @@ def test_knn_is_the_loop():
                 votes[y[j]] += 1 if temperature is None else math.exp(similarity[j] / temperature)
             right += votes.argmax() == label
         assert ours == pytest.approx(100 * right.item() / 50)
+
+
+def test_dimensions_tell_what_each_one_stands_for():
+    e, y, background = torch.randn(60, 8).relu(), torch.arange(60) % 3, torch.arange(60) // 30
+    e[:, 2] = 0
+    e[:, 5] = (y == 2) * 9.0  # the strongest, and pure
+    lines = [dict(zip("dimension act mean class cons background_class background_cons".split(), map(float, line.split(","))))
+             for line in common.dimensions(e, {"": y, "background_": background}).splitlines()[1:]]
+    assert lines[0] | {"mean": 0} == dict(dimension=5, act=pytest.approx(1 / 3, abs=1e-4), mean=0, **{"class": 2}, cons=1, background_class=0, background_cons=0.5)
+    assert len(lines) == 7 and all(line["dimension"] != 2 for line in lines) and lines == sorted(lines, key=lambda line: -line["mean"])
+    for line in lines:
+        on = [i for i in range(60) if e[i, int(line["dimension"])] > 0]
+        assert line["act"] == pytest.approx(len(on) / 60, abs=1e-4)
+        assert line["background_cons"] == pytest.approx(max(sum(i // 30 == b for i in on) for b in (0, 1)) / len(on), abs=1e-4)
+    cons = common.interpretability(e, {"": y})["cons"]
+    assert 100 * np.mean([line["cons"] for line in lines]) == pytest.approx(cons, abs=0.01)
+    assert common.dimensions(torch.zeros(4, 2), {}) == "dimension,act,mean\n"
+
+
+def test_the_commit_is_told_where_there_is_one(tmp_path, monkeypatch):
+    git = lambda *command: subprocess.run(["git", "-c", "user.name=x", "-c", "user.email=x", *command], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    monkeypatch.setattr(common, "__file__", str(tmp_path / "common.py"))
+    assert common.commit() is None
+    (tmp_path / "common.py").write_text("1")
+    git("init"), git("add", "."), git("commit", "-m", "x")
+    assert common.commit() == git("rev-parse", "HEAD")[:10]
+    (tmp_path / "common.py").write_text("2")
+    assert common.commit() == git("rev-parse", "HEAD")[:10] + "+"
 
 
 def test_interpretability_is_the_loop():
@@ -1882,70 +1915,91 @@ def test_method_files_import_common_and_nothing_else_of_ours():
         assert imported <= {"torch", "torchvision", "numpy", "common", *sys.stdlib_module_names}, imported
 
 
-# ------------------------------------------------------------------------------------------------ README's tables, out of results/
-# Each table: its columns after the row's own cells, heading → what of a run; its rows, own cells → folders under results/, a seed each.
-INTERPRETABLE = {"LP@1": "{lp1:.1f}", "LP@5": "{lp5:.1f}", "5-NN": "{knn5:.1f}", "200-NN": "{knn200:.1f}", "Cons.": "{cons:.1f}", "H_s": "{entropy:.3f}",
-                 "P@1": "{p_at_1:.1f}", "P@10": "{p_at_10:.1f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}", "Corr.": "{corr:.3f}"}
-LABELS = {"simclr": "SimCLR", "ncl": "NCL", "bayesncl": "BayesNCL"}
-TABLES = [
-    ([""], {"LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}", "Cons.": "{cons:.1f}", "H_s": "{entropy:.2f}", "P@10": "{p_at_10:.1f}",
-            "Cons. of background": "{background_cons:.1f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}", "Corr.": "{corr:.3f}", "s": "{seconds_train:.0f}"},
-     {(label,): f"shapes-{method}-seed?" for method, label in LABELS.items()}),
-    (["BayesNCL", "flags", "seeds"], {"gates open": "{open:.2f}", "LP@1": "{lp1:.1f}", "Cons.": "{cons:.1f}", "Cons. of background": "{background_cons:.1f}",
-                                      "Act.": "{act:.3f}", "live": "{live_dims:.0f}"},
-     {("ρ = 0.8, λ = 3e-5", "(defaults)", "1, 2"): "shapes-bayesncl-seed[12]", ("no KL term", "`--kl-weight 0`", "1"): "shapes-bayesncl-kl0-seed?",
-      ("ρ = 0.3, λ = 1e-3", "`--prior 0.3 --kl-weight 1e-3`", "1"): "shapes-bayesncl-prior0.3-kl1e-3-seed?",
-      ("slow gate", "`--gate-lr 3e-3`", "1, 2"): "shapes-bayesncl-gatelr3e-3-seed?",
-      ("slow Gumbel gate", "`--gate gumbel --gate-lr 3e-3`", "1, 2"): "shapes-bayesncl-gumbel-gatelr3e-3-seed?",
-      ("no gate, inverse frequency", "`--gate none --similarity ipw`", "1"): "shapes-bayesncl-ipw-seed?"}),
-    (["CIFAR-10"], INTERPRETABLE, {(label,): f"cifar10-10k-resnet20-{method}-seed?" for method, label in LABELS.items()}),
-    (["built-in data set, 15 epochs, batch 128", "seeds"], {"LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}", "collapse indicator": "{spread:.2f}", "Corr.": "{corr:.2f}"},
-     {("SimSiam", "1, 2, 3"): "shapes-simsiam-seed?", ("`--no-stop-grad`", "1"): "shapes-simsiam-no-stop-grad", ("`--no-predictor`", "1"): "shapes-simsiam-no-predictor"}),
-    ([""], {
-        "LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}", "rank of r / z": "{rank_representation:.1f} / {rank_embedding:.1f}",
-        "ratio of r / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}", "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}",
-        "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"},
-     {("SimCLR, plain",): "shapes-sparsehead-simclr-plain-finetune", ("SimCLR + SparseHead, λ = 1e-4",): "shapes-sparsehead-simclr-finetune",
-      ("λ = 1e-2",): "shapes-sparsehead-simclr-1e-2", ("λ = 1e-1",): "shapes-sparsehead-simclr-1e-1", ("`--prox`, λ = 1",): "shapes-sparsehead-simclr-prox-1",
-      ("`--prox`, λ = 3",): "shapes-sparsehead-simclr-prox-3", ("`--prox`, λ = 10",): "shapes-sparsehead-simclr-prox-10",
-      ("BYOL + SparseHead, λ = 1e-4",): "shapes-sparsehead-byol-seed1", ("Barlow Twins, plain",): "shapes-sparsehead-barlow-plain-seed1",
-      ("Barlow Twins + SparseHead, λ = 1e-4",): "shapes-sparsehead-barlow-seed1"}),
-]
-
-
-def cell(runs, template):
-    """A table's cell: the mean over runs, ± their standard deviation where there are three or more; nothing where a run lacks a number."""
-    def number(match):
-        key, form = match.groups()
-        values = [run[key] for run in runs]
-        spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 2 else ""
-        return f"{np.mean(values):{form}}{spread}".replace("%", " %")
-    with contextlib.suppress(KeyError):
-        return re.sub(r"\{([\w.]+):([^}]+)\}", number, template)
-    return ""
-
-
-def readme_with_its_tables():
-    """README.md with every table of TABLES made anew from results/."""
-    text = (HERE / "README.md").read_text()
-    for own, columns, rows in TABLES:
-        lines = ["| " + " | ".join([*own, *columns]) + " |", "|" + "---|" * (len(own) + len(columns))]
-        for cells, folders in rows.items():
-            runs = []
-            for folder in sorted((HERE / "results").glob(folders)):
-                records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-                runs.append((records[-2] if len(records) > 1 else {}) | records[-1])  # the last epoch's and the final numbers
-            assert runs, f"no run in results/{folders}"
-            lines.append("| " + " | ".join([*cells, *(cell(runs, template) for template in columns.values())]) + " |")
-        head = re.escape(lines[0].replace("|  |", "| |"))
-        assert len(re.findall(f"^{head}$", text, re.M)) == 1, lines[0]
-        table = "\n".join(lines).replace("|  |", "| |")
-        text = re.sub(rf"^{head}\n(\|.*\n)+", lambda _: table + "\n", text, flags=re.M)
-    return text
-
-
+# ------------------------------------------------------------------------------------------------ the runs on record, and README's tables
 def test_readme_quotes_the_runs_on_record():
-    assert readme_with_its_tables() == (HERE / "README.md").read_text(), "python test_all.py puts the tables of results/ into README.md"
+    for path, text in report.pages().items():
+        assert path.read_text() == text, "python results/report.py puts the tables of results/ into README.md"
+
+
+def test_every_record_has_its_settings_its_numbers_and_a_picture():
+    folders = [file.parent for file in (HERE / "results").rglob("config.json")]
+    assert len(folders) > 80
+    for folder in folders:
+        assert (folder / "curves.png").read_bytes()[1:4] == b"PNG", folder
+        settings = json.loads((folder / "config.json").read_text())
+        assert {"seed", "hardware", "torch", "date"} <= {*settings} or settings["program"] == "sparse_coding"
+        if (folder / "metrics.jsonl").exists():
+            *epochs, last = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+            assert last["event"] == "final" and len(epochs) in (0, settings["epochs"]), folder
+        else:
+            assert json.loads((folder / "results.json").read_text()), folder
+
+
+@pytest.fixture
+def records(tmp_path, monkeypatch):
+    """A folder of results, and a function that records a run in it, as a run of `epochs` would leave it."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+
+    def add(name, **numbers):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(json.dumps({"seed": int(name[-1])}))
+        (tmp_path / name / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "open": 0.25}) + "\n" + json.dumps({"event": "final"} | numbers) + "\n")
+    return add
+
+
+def test_a_cell_is_the_mean_and_the_standard_deviation_over_seeds(records):
+    assert report.cell("a-seed?", "{lp1:.1f}") == "–"
+    records("a-seed1", lp1=1.0, cons=10.0), records("a-seed2", lp1=2.0, cons=20.0)
+    assert report.cell("a-seed?", "{lp1:.1f}") == "1.5" and report.cell("a-seed1", "{open:.0%}") == "25 %"
+    records("a-seed3", lp1=6.0, cons=60.0)
+    assert report.cell("a-seed?", "{lp1:.1f} / {cons:.0f}") == "3.0 ± 2.6 / 30 ± 26"  # sqrt((4 + 1 + 9) / 2)
+    assert report.cell("a-seed?", "{runs}") == "3" and report.cell("a-seed?", "{lp5:.1f}") == "–"
+    assert report.image_table(["m"], {"LP": ("{}-seed[12]", "{lp1:.0f}")}, {("A",): "a", ("B",): "b"}) == [["m", "LP"], ["A", "2"], ["B", "–"]]
+    assert report.with_tables("x\n| m | LP |\n|---|---|\n| old | 0 |\ny\n", [[["m", "LP"], ["A", "2"]]]) == "x\n| m | LP |\n|---|---|\n| A | 2 |\ny\n"
+    with pytest.raises(ValueError, match="head of one table"):
+        report.with_tables("x\n", [[["m", "LP"], ["A", "2"]]])
+
+
+def test_settings_are_chosen_by_consistency_where_the_probe_does_not_suffer(records):
+    (ncl,), (a, b, c, d) = study.tuning_runs()["ncl"], study.tuning_runs()["bayesncl"]
+    numbers = {ncl: (40.0, 20.0), a: (39.5, 21.0), b: (38.9, 99.0), c: (39.1, 22.0), d: (60.0, 20.0)}  # probe, consistency
+    for name, (lp1, cons) in numbers.items():
+        records(name, lp1=lp1, cons=cons)
+    assert study.chosen("bayesncl") == "--prior 0.5 --kl-weight 3e-5" and study.chosen("simclr") == ""
+    for name, lp1 in zip(study.tuning_runs()["simsiam"], (30.0, 31.0)):
+        records(name, lp1=lp1, cons=0.0)
+    assert study.chosen("simsiam") == "--lr 0.2"
+
+
+def test_a_study_skips_what_is_recorded_and_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results"), monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
+    (tmp_path / "results").mkdir()
+    short = "ncl.py --limit 100 --batch-size 50 --epochs 2 --checkpoint-every 1 --device cpu --seed 1"
+    assert not study.record("bad-seed1", short + " --batch-size 101", "data", 1) and not (tmp_path / "results" / "bad-seed1").exists()
+    assert "bad-seed1: exit code 2: ncl.py: --batch-size 101: shapes has 100 training images" in capsys.readouterr().err
+    assert study.record("whole-seed1", short, "data", 1)
+    assert {file.name for file in (tmp_path / "results" / "whole-seed1").iterdir()} == {"config.json", "metrics.jsonl", "dimensions.csv"}
+    shutil.copytree(tmp_path / "runs" / "whole-seed1", tmp_path / "runs" / "cut-seed1")
+    lines = (tmp_path / "runs" / "cut-seed1" / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "runs" / "cut-seed1" / "metrics.jsonl").write_text(lines[0])
+    (tmp_path / "runs" / "cut-seed1" / "checkpoint.pt").unlink()  # previous.pt, after the first epoch, is left
+    assert study.record("cut-seed1", short, "data", 1) and "--resume" in capsys.readouterr().out
+    same = lambda name: {key: value for key, value in study.final(name).items() if key not in ("folder", "config", "seconds_train", "images_per_s")}
+    assert same("cut-seed1") == same("whole-seed1")
+    monkeypatch.setattr(study.subprocess, "run", lambda *_, **__: pytest.fail("it is recorded"))
+    assert study.record("whole-seed1", short, "data", 1)
+
+
+def test_the_validation_images_are_none_of_the_training_images(tmp_path, monkeypatch):
+    y = torch.arange(20000) % 10
+    whole = common.Data("cifar10", torch.arange(20000).view(-1, 1, 1, 1).expand(-1, 3, 1, 2).to(torch.int32).view(torch.uint8), torch.zeros(1), y, y)
+    monkeypatch.setattr(common, "load_data", lambda name, root: whole)
+    study.validation_set(tmp_path)
+    with np.load(tmp_path / "cifar10-validation.npz") as z:
+        train, test = ({*map(bytes, z[f"x_{part}"])} for part in ("train", "test"))
+        assert len(train) == 10_000 and len(test) == 2_000 and not train & test
+        assert (np.bincount(z["y_train"]) == 1000).all() and (np.bincount(z["y_test"]) == 200).all()
+        assert np.array_equal(z["x_train"], common.first(whole, 10_000).x_train), "what --limit 10000 trains on"
 
 
 # ------------------------------------------------------------------------------------------- fast: no waiting, no graph breaks, many processes
@@ -2219,4 +2273,4 @@ for seeds in (20, 60, 100):
 
 
 if __name__ == "__main__":
-    (HERE / "README.md").write_text(readme_with_its_tables())
+    report.write()

@@ -249,7 +249,8 @@ def draw_run(plt, folder: Path) -> None:
             if epochs and key in epochs[0]:
                 right.plot([e["epoch"] for e in epochs], [e[key] for e in epochs], label=key)
         right.set(xlabel="epoch", ylim=(-0.05, 1.1), visible=bool(epochs))
-        right.legend(fontsize=6)
+        if right.lines:
+            right.legend(fontsize=6)
     figure.suptitle(folder.name, fontsize=7)
     figure.savefig(folder / "curves.png", dpi=80)
     plt.close(figure)
@@ -281,7 +282,9 @@ def draw_backgrounds(plt, path: Path) -> None:
     figure, panels = plt.subplots(1, len(names), figsize=(12, 3.2), layout="constrained", sharey=True)
     draw = np.random.default_rng(0)
     for panel, (title, name) in zip(panels, names.items()):
-        found = [dimensions(run["folder"]) for run in runs(f"shapes-{name}-seed?")]
+        found = [columns for run in runs(f"shapes-{name}-seed?") if (columns := dimensions(run["folder"]))]
+        if not found:
+            continue
         rate, background, consistency = (np.concatenate([columns[key] for columns in found]) for key in ("act", "background_class", "background_cons"))
         pure = consistency >= 0.9
         x = frequency[background[pure].astype(int)]
@@ -326,7 +329,12 @@ def draw() -> None:
     draw_active(plt, ROOT / "assets" / "active-images.png")
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Put the tables and the pictures where they belong."""
     for path, text in pages().items():
         path.write_text(text)
     draw()
+
+
+if __name__ == "__main__":
+    write()

@@ -117,7 +117,7 @@ def validation_set(data_root: str) -> None:
 
 def tuning_runs() -> dict[str, dict[str, str]]:
     """Row → its settings' runs, name → flags."""
-    return {row: {f"cifar10-cpu-tuning-{row}{flags.replace(' --', '-').replace('--', '-').replace(' ', '')}": flags for flags in settings}
+    return {row: {f"cifar10-cpu-tuning-{row}{flags.replace(' --', '-').replace('--', '-').replace(' ', '')}-seed0": flags for flags in settings}
             for row, settings in SETTINGS.items()}
 
 
