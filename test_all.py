@@ -1956,6 +1956,11 @@ def test_a_cell_is_the_mean_and_the_standard_deviation_over_seeds(records):
     assert report.cell("a-seed?", "{runs}") == "3" and report.cell("a-seed?", "{lp5:.1f}") == "–"
     assert report.image_table(["m"], {"LP": ("{}-seed[12]", "{lp1:.0f}")}, {("A",): "a", ("B",): "b"}) == [["m", "LP"], ["A", "2"], ["B", "–"]]
     assert report.with_tables("x\n| m | LP |\n|---|---|\n| old | 0 |\ny\n", [[["m", "LP"], ["A", "2"]]]) == "x\n| m | LP |\n|---|---|\n| A | 2 |\ny\n"
+    records("a-seed4", lp1=None, cons=0.0)
+    assert report.cell("a-seed?", "{lp1:.1f}") == "–", "a number that is undefined in one run has no mean"
+    (report.RESULTS / "a-seed5").mkdir()
+    (report.RESULTS / "a-seed5" / "metrics.jsonl").write_text("{}\n")
+    assert len(report.runs("a-seed?")) == 4, "a run without its last line is none"
     with pytest.raises(ValueError, match="head of one table"):
         report.with_tables("x\n", [[["m", "LP"], ["A", "2"]]])
 
@@ -1963,6 +1968,8 @@ def test_a_cell_is_the_mean_and_the_standard_deviation_over_seeds(records):
 def test_settings_are_chosen_by_consistency_where_the_probe_does_not_suffer(records):
     (ncl,), (a, b, c, d) = study.tuning_runs()["ncl"], study.tuning_runs()["bayesncl"]
     numbers = {ncl: (40.0, 20.0), a: (39.5, 21.0), b: (38.9, 99.0), c: (39.1, 22.0), d: (60.0, 20.0)}  # probe, consistency
+    with pytest.raises(common.BadInput, match="none of the settings of bayesncl"):
+        study.chosen("bayesncl")
     for name, (lp1, cons) in numbers.items():
         records(name, lp1=lp1, cons=cons)
     assert study.chosen("bayesncl") == "--prior 0.5 --kl-weight 3e-5" and study.chosen("simclr") == ""
@@ -1974,20 +1981,21 @@ def test_settings_are_chosen_by_consistency_where_the_probe_does_not_suffer(reco
 def test_a_study_skips_what_is_recorded_and_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results"), monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
     (tmp_path / "results").mkdir()
-    short = "ncl.py --limit 100 --batch-size 50 --epochs 2 --checkpoint-every 1 --device cpu --seed 1"
-    assert not study.record("bad-seed1", short + " --batch-size 101", "data", 1) and not (tmp_path / "results" / "bad-seed1").exists()
+    short = "ncl.py --limit 100 --batch-size 50 --epochs 2 --checkpoint-every 1 --seed 1"
+    assert not study.record("bad-seed1", short + " --batch-size 101", "cpu", "data") and not (tmp_path / "results" / "bad-seed1").exists()
     assert "bad-seed1: exit code 2: ncl.py: --batch-size 101: shapes has 100 training images" in capsys.readouterr().err
-    assert study.record("whole-seed1", short, "data", 1)
+    assert study.final("bad-seed1") == {}
+    assert study.record("whole-seed1", short, "cpu", "data")
     assert {file.name for file in (tmp_path / "results" / "whole-seed1").iterdir()} == {"config.json", "metrics.jsonl", "dimensions.csv"}
     shutil.copytree(tmp_path / "runs" / "whole-seed1", tmp_path / "runs" / "cut-seed1")
     lines = (tmp_path / "runs" / "cut-seed1" / "metrics.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "runs" / "cut-seed1" / "metrics.jsonl").write_text(lines[0])
     (tmp_path / "runs" / "cut-seed1" / "checkpoint.pt").unlink()  # previous.pt, after the first epoch, is left
-    assert study.record("cut-seed1", short, "data", 1) and "--resume" in capsys.readouterr().out
+    assert study.record("cut-seed1", short, "cpu", "data") and "--resume" in capsys.readouterr().out
     same = lambda name: {key: value for key, value in study.final(name).items() if key not in ("folder", "config", "seconds_train", "images_per_s")}
     assert same("cut-seed1") == same("whole-seed1")
-    monkeypatch.setattr(study.subprocess, "run", lambda *_, **__: pytest.fail("it is recorded"))
-    assert study.record("whole-seed1", short, "data", 1)
+    monkeypatch.setattr(study.subprocess, "Popen", lambda *_, **__: pytest.fail("it is recorded"))
+    assert study.record("whole-seed1", short, "cpu", "data")
 
 
 def test_the_validation_images_are_none_of_the_training_images(tmp_path, monkeypatch):

@@ -4,7 +4,6 @@
 """
 import contextlib
 import csv
-import itertools
 import json
 import re
 import sys
@@ -21,12 +20,13 @@ RESULTS = ROOT / "results"
 
 # ------------------------------------------------------------------------------------------------------------- records
 def runs(pattern: str) -> list[dict]:
-    """The recorded runs whose folder matches, sorted: the last epoch's numbers under the final ones, "folder" and "config"."""
+    """The complete runs whose folder matches, sorted: the last epoch's numbers under the final ones, "folder" and "config"."""
     found = []
     for file in sorted(RESULTS.glob(f"{pattern}/metrics.jsonl")):
-        records = [json.loads(line) for line in file.read_text().splitlines()]
-        config = json.loads((file.parent / "config.json").read_text())
-        found.append((records[-2] if len(records) > 1 else {}) | records[-1] | dict(folder=file.parent, config=config))
+        *epochs, last = [{}] + [json.loads(line) for line in file.read_text().splitlines()]
+        if last.get("event") == "final":
+            numbers = {key: value for key, value in (epochs[-1] | last).items() if value is not None}
+            found.append(numbers | dict(folder=file.parent, config=json.loads((file.parent / "config.json").read_text())))
     return found
 
 
@@ -46,10 +46,12 @@ def cell(pattern: str, template: str) -> str:
     return "–"
 
 
-def landscape(folder: str, experiment: str, setting: str, budget: float | None = None) -> dict:
+def landscape(folder: str, experiment: str, setting: str, budget: float | None = None) -> dict | None:
     """The record of a landscape run: start, end_mean and end_std of the minimum max-cosine, at learning rate × steps `budget`."""
-    return next(row for row in json.loads((RESULTS / folder / "results.json").read_text())
-                if (row["experiment"], row["setting"], row["statistic"]) == (experiment, setting, "min") and row["lr_times_steps"] == (budget or row["lr_times_steps"]))
+    file = RESULTS / folder / "results.json"
+    rows = json.loads(file.read_text()) if file.exists() else []
+    return next((row for row in rows if (row["experiment"], row["setting"], row["statistic"]) == (experiment, setting, "min")
+                 and row["lr_times_steps"] == (budget or row["lr_times_steps"])), None)
 
 
 def short(value: float) -> str:
@@ -132,21 +134,19 @@ def landscape_tables() -> list[list[list[str]]]:
     for label, (paper, experiment, settings, start) in LANDSCAPE.items():
         cells = []
         for folders in (["landscape"], ["landscape-paper-table1", "landscape-paper-figures"]):
-            found = []
-            for folder, setting in itertools.product(folders, settings):
-                with contextlib.suppress(StopIteration):
-                    found.append(landscape(folder, experiment, setting))
-            cells.append(" / ".join((f"{short(row['start'])} → " if start else "") + short(row["end_mean"]) for row in found))
+            found = [row for folder in folders for setting in settings if (row := landscape(folder, experiment, setting))]
+            cells.append(" / ".join((f"{short(row['start'])} → " if start else "") + short(row["end_mean"]) for row in found) or "–")
         papers.append([label, paper, *cells])
-    way = lambda row: f"{short(row['start'])} → {short(row['end_mean'])} ± {short(row['end_std'])}"
+    way = lambda row: f"{short(row['start'])} → {short(row['end_mean'])} ± {short(row['end_std'])}" if row else "–"
+    end = lambda row: short(row["end_mean"]) if row else "–"
+    findings = lambda *what: landscape("landscape-findings", *what)
     alignment = [["warm start, no predictor, 5 seeds", "random columns", "aligned columns"]]
     for label, setting in {"p = 50": "p=50, {}", "p = 50, rows normalised": "p=50, {}, rows normalised", "p = 20": "p=20, {}", "p = 50, with a predictor": "p=50, {}, predictor"}.items():
-        alignment.append([label, *(way(landscape("landscape-findings", "alignment", setting.format(columns))) for columns in alignment[0][1:])])
-    alignment.append(["Fig. 7 without normalisation", "", way(landscape("landscape-findings", "alignment", "Fig. 7 without normalisation"))])
+        alignment.append([label, *(way(findings("alignment", setting.format(columns))) for columns in alignment[0][1:])])
+    alignment.append(["Fig. 7 without normalisation", "", way(findings("alignment", "Fig. 7 without normalisation"))])
     budget = [["cold start, Pr .1 / .2 / .3, 5 seeds", "at 196", "at 4200"]]
     for label in ("SimCLR", "SimSiam", "non-contrastive", "non-contrastive, predictor"):
-        budget.append([label, *(" / ".join(short(landscape("landscape-findings", "budget", f"{label}, sparsity {s}", b)["end_mean"]) for s in (0.1, 0.2, 0.3))
-                                for b in (196, 4200))])
+        budget.append([label, *(" / ".join(end(findings("budget", f"{label}, sparsity {s}", b)) for s in (0.1, 0.2, 0.3)) for b in (196, 4200))])
     return [papers, alignment, budget]
 
 
@@ -158,6 +158,7 @@ def tables() -> list[list[list[str]]]:
     at_1000 = dict.fromkeys(["CIFAR-10", "CIFAR-100", "STL-10", "Tiny-ImageNet"], (None, ""))
     cpu = lambda label, template: {f"our CPU study: {label}": ("cifar10-cpu-{}-seed?", template)}
     shapes = lambda label, template: {f"built-in data: {label}": ("shapes-{}-seed?", template)}
+    cifar = lambda n, label, template: {f"our CIFAR-{n}, 200 epochs: {label}": (f"cifar{n}-{{}}-seed?", template)}
     everything = ACCURACY | DIMENSIONS | {"Cons. of background": "{background_cons:.1f}"} | SPARSITY
     gate_rows = {("ste (the paper's)", ""): "bayesncl", ("Gumbel", "`--gate gumbel`"): "bayesncl-gumbel", ("soft", "`--gate soft`"): "bayesncl-soft",
                  ("none: NCL", "`--gate none`"): "ncl", ("no detach", "`--no-detach`"): "bayesncl-no-detach", ("1 layer", "`--gate-layers 1`"): "bayesncl-1-layer",
@@ -165,21 +166,28 @@ def tables() -> list[list[list[str]]]:
                  ("none, inverse frequency", "`--gate none --similarity ipw`"): "bayesncl-ipw", ("NCL + TopK", "`ncl.py --topk 16`"): "ncl-topk"}
     return [
         beside(["200 epochs, ResNet-18: paper ∣ ours"], PAPER_200, at_200, cpu("Cons.", "{cons:.1f}") | cpu("LP@1", "{lp1:.1f}")),
-        beside(["gate, ImageNet-100: paper ∣ ours"], PAPER_GATE, dict.fromkeys(["Cons.", "LP@1"], (None, "")), shapes("Cons.", "{cons:.1f}") | shapes("LP@1", "{lp1:.1f}")),
-        beside(["1000 epochs, linear / 5-NN: paper ∣ ours"], PAPER_1000, at_1000, cpu("LP@1 / 5-NN", "{lp1:.1f} / {knn5:.1f}") | shapes("LP@1 / 5-NN", "{lp1:.1f} / {knn5:.1f}")),
-        image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | {"s": "{seconds_train:.0f}"}), {(label,): name for label, name in METHODS.items()}),
+        beside(["gate, ImageNet-100: paper ∣ ours"], PAPER_GATE, dict.fromkeys(["Cons.", "LP@1"], (None, "")),
+               cifar(100, "Cons. / LP@1", "{cons:.1f} / {lp1:.1f}") | shapes("Cons.", "{cons:.1f}") | shapes("LP@1", "{lp1:.1f}")),
+        beside(["1000 epochs, linear / 5-NN: paper ∣ ours"], PAPER_1000, at_1000,
+               cifar(10, "LP@1", "{lp1:.1f}") | cifar(100, "LP@1", "{lp1:.1f}") | cpu("LP@1 / 5-NN", "{lp1:.1f} / {knn5:.1f}") | shapes("LP@1 / 5-NN", "{lp1:.1f} / {knn5:.1f}")),
+        image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | {"seeds": "{runs}", "s": "{seconds_train:.0f}"}),
+                    {(label,): name for label, name in METHODS.items()}),
         image_table(["built-in data set"], of_study("shapes", everything | {"seeds": "{runs}", "s": "{seconds_train:.0f}"}),
                     {(label,): name for label, name in (METHODS | BASES).items()}),
         image_table(["gate", "flags"], of_study("shapes", GATE), gate_rows),
-        image_table(["", "seeds"], ACCURACY | {"collapse indicator": "{spread:.2f}", "Corr.": "{corr:.2f}"},
-                    {("SimSiam", "1 to 5"): "shapes-simsiam-seed[1-5]", ("`--no-stop-grad`", "1"): "shapes-simsiam-no-stop-grad",
-                     ("`--no-predictor`", "1"): "shapes-simsiam-no-predictor"}),
-        image_table(["SparseHead, seed 1"], ACCURACY | {
+        image_table(["settings tried, seed 0"], ACCURACY | {"Cons.": "{cons:.1f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}"},
+                    {(tried.group(1),): folder.name for folder in sorted(RESULTS.glob("cifar10-cpu-tuning-*"))
+                     if (tried := re.match("cifar10-cpu-tuning-(.*)-seed0", folder.name))}),
+        image_table(["P@10 with NCL's m most active dimensions"], {f"m = {m}": f"{{p_at_10_top_{m}:.1f}}" for m in (32, 64, 128, 256)},
+                    {("built-in data set",): "shapes-ncl-seed?", ("CIFAR-10, CPU study",): "cifar10-cpu-ncl-seed?"}),
+        image_table([""], of_study("shapes", ACCURACY | {"collapse indicator": "{spread:.2f}", "Corr.": "{corr:.2f}", "seeds": "{runs}"}),
+                    {("SimSiam",): "simsiam", ("`--no-stop-grad`",): "simsiam-no-stop-grad", ("`--no-predictor`",): "simsiam-no-predictor"}),
+        image_table(["SparseHead, seed 1"], of_study("shapes", ACCURACY | {
             "rank of r / z": "{rank_representation:.1f} / {rank_embedding:.1f}", "ratio of r / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
-            "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}", "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"},
-            {("SimCLR, plain",): "shapes-sparsehead-simclr-plain-finetune", ("SimCLR + SparseHead, λ = 1e-4",): "shapes-sparsehead-simclr-finetune",
-             ("λ = 1e-2",): "shapes-sparsehead-simclr-1e-2", ("λ = 1e-1",): "shapes-sparsehead-simclr-1e-1", ("`--prox`, λ = 1",): "shapes-sparsehead-simclr-prox-1",
-             ("`--prox`, λ = 3",): "shapes-sparsehead-simclr-prox-3", ("`--prox`, λ = 10",): "shapes-sparsehead-simclr-prox-10"}),
+            "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}", "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"}),
+            {("SimCLR, plain",): "sparsehead-simclr-plain-finetune", ("SimCLR + SparseHead, λ = 1e-4",): "sparsehead-simclr-finetune",
+             ("λ = 1e-2",): "sparsehead-simclr-1e-2", ("λ = 1e-1",): "sparsehead-simclr-1e-1", ("`--prox`, λ = 1",): "sparsehead-simclr-prox-1",
+             ("`--prox`, λ = 3",): "sparsehead-simclr-prox-3", ("`--prox`, λ = 10",): "sparsehead-simclr-prox-10"}),
         *landscape_tables(),
     ]
 
@@ -187,13 +195,13 @@ def tables() -> list[list[list[str]]]:
 def list_of_runs() -> list[list[str]]:
     """A row per kind of run: what made it, where and how long."""
     kinds = {}
-    for file in RESULTS.rglob("config.json"):
+    for file in [*RESULTS.rglob("metrics.jsonl"), *RESULTS.rglob("results.json")]:
         kinds.setdefault(re.sub(r"-seed\d+$", "", str(file.parent.relative_to(RESULTS))), []).append(file.parent)
     table = [["runs", "seeds", "commit", "hardware", "precision", "torch", "date", "training, s"]]
     for kind, folders in sorted(kinds.items()):
         configs = [json.loads((folder / "config.json").read_text()) for folder in folders]
-        seconds = [run["seconds_train"] for folder in folders for run in runs(folder.relative_to(RESULTS)) if run["seconds_train"]]
-        of = lambda key: ", ".join(sorted({str(config.get(key, "–")) for config in configs}))
+        seconds = [run["seconds_train"] for folder in folders for run in runs(folder.relative_to(RESULTS)) if run.get("seconds_train")]
+        of = lambda key: ", ".join(sorted({str(config.get(key) or "–") for config in configs}))
         took = f"{min(seconds):.0f}" + (f" to {max(seconds):.0f}" if len(seconds) > 1 else "") if seconds else "–"
         table.append([kind, of("seed"), of("commit"), of("hardware"), of("precision_used"), of("torch"), of("date"), took])
     return table
@@ -202,8 +210,7 @@ def list_of_runs() -> list[list[str]]:
 def with_tables(text: str, found: list[list[list[str]]]) -> str:
     """The Markdown text with each table, known by its head, made anew."""
     for rows in found:
-        lines = ["| " + " | ".join(row).replace("|  |", "| |") + " |" for row in rows]
-        lines = [re.sub(r"^\|  \|", "| |", line) for line in lines]
+        lines = [f"| {' | '.join(row)} |".replace("|  |", "| |") for row in rows]
         lines.insert(1, "|" + "---|" * len(rows[0]))
         head = f"^{re.escape(lines[0])}\n"
         if len(re.findall(head, text, re.M)) != 1:
@@ -278,21 +285,20 @@ def draw_backgrounds(plt, path: Path) -> None:
     """Of each dimension that stands for a background (consistency at least 90 %) the activation rate, over that background's
     frequency in the data; on the line it is active on all images of its background."""
     names = {"NCL": "ncl", "BayesNCL": "bayesncl", "BayesNCL without KL term": "bayesncl-no-kl", "inverse frequency": "bayesncl-ipw"}
-    frequency = np.array(list(common.BACKGROUNDS.values()))
+    found = {title: [columns for run in runs(f"shapes-{name}-seed?") if (columns := dimensions(run["folder"]))] for title, name in names.items()}
+    if not all(found.values()):
+        return
+    frequency, draw = np.array(list(common.BACKGROUNDS.values())), np.random.default_rng(0)
     figure, panels = plt.subplots(1, len(names), figsize=(12, 3.2), layout="constrained", sharey=True)
-    draw = np.random.default_rng(0)
-    for panel, (title, name) in zip(panels, names.items()):
-        found = [columns for run in runs(f"shapes-{name}-seed?") if (columns := dimensions(run["folder"]))]
-        if not found:
-            continue
-        rate, background, consistency = (np.concatenate([columns[key] for columns in found]) for key in ("act", "background_class", "background_cons"))
+    for panel, (title, tables) in zip(panels, found.items()):
+        rate, background, consistency = (np.concatenate([columns[key] for columns in tables]) for key in ("act", "background_class", "background_cons"))
         pure = consistency >= 0.9
         x = frequency[background[pure].astype(int)]
         panel.scatter(x + draw.uniform(-0.008, 0.008, len(x)), rate[pure], 6, alpha=0.4)
         panel.plot([0, 0.42], [0, 0.42], color="grey", linewidth=0.8)
         for f in frequency:
-            panel.annotate(f"{(x == f).sum() / len(found):.0f}", (f, 0.43), ha="center", fontsize=8)
-        panel.set(title=f"{title}, {len(found)} seeds", xlabel="frequency of the dimension's background", ylim=(0, 0.46))
+            panel.annotate(f"{(x == f).sum() / len(tables):.0f}", (f, 0.43), ha="center", fontsize=8)
+        panel.set(title=f"{title}, {len(tables)} seeds", xlabel="frequency of the dimension's background", ylim=(0, 0.46))
     panels[0].set_ylabel("activation rate of the dimension")
     figure.savefig(path, dpi=90)
     plt.close(figure)
@@ -313,7 +319,7 @@ def draw_active(plt, path: Path) -> None:
 
 
 def draw() -> None:
-    """Every picture that is made of records."""
+    """Every picture that is made of records; curves.png only where there is none yet."""
     if not (plt := common.pyplot("the pictures stay as they are")):
         return
     plt.rcParams.update({"font.size": 7})
