@@ -30,6 +30,13 @@ def runs(pattern: str) -> list[dict]:
     return found
 
 
+def dimensions(folder: Path) -> dict[str, np.ndarray]:
+    """dimensions.csv as columns; empty where the run has none."""
+    file = folder / "dimensions.csv"
+    lines = list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
+    return {key: np.array([float(line[key]) for line in lines]) for key in (lines[0] if lines else [])}
+
+
 def cell(pattern: str, template: str) -> str:
     """A table's cell: for each {key:format} the mean over the runs that match, ± their standard deviation where there are three
     or more; – where there is no run or a run lacks a number. {runs} is how many there are."""
@@ -175,6 +182,7 @@ def tables() -> list[list[list[str]]]:
         image_table(["built-in data set"], of_study("shapes", everything | {"seeds": "{runs}", "s": "{seconds_train:.0f}"}),
                     {(label,): name for label, name in (METHODS | BASES).items()}),
         image_table(["gate", "flags"], of_study("shapes", GATE), gate_rows),
+        background_table(),
         image_table(["settings tried, seed 0"], ACCURACY | {"Cons.": "{cons:.1f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}"},
                     {(tried.group(1),): folder.name for folder in sorted(RESULTS.glob("cifar10-cpu-tuning-*"))
                      if (tried := re.match("cifar10-cpu-tuning-(.*)-seed0", folder.name))}),
@@ -190,6 +198,25 @@ def tables() -> list[list[list[str]]]:
              ("`--prox`, λ = 3",): "sparsehead-simclr-prox-3", ("`--prox`, λ = 10",): "sparsehead-simclr-prox-10"}),
         *landscape_tables(),
     ]
+
+
+BACKGROUND_ROWS = {"NCL": "ncl", "BayesNCL": "bayesncl", "BayesNCL, no KL term": "bayesncl-no-kl", "inverse frequency": "bayesncl-ipw"}
+
+
+def background_dimensions(name: str) -> list[list[np.ndarray]]:
+    """For each background, most frequent first: of each seed's run the activation rates of the dimensions that stand for it, those
+    whose active images have it to at least 90 %."""
+    found = [columns for run in runs(f"shapes-{name}-seed?") if (columns := dimensions(run["folder"]))]
+    return [[columns["act"][(columns["background_cons"] >= 0.9) & (columns["background_class"] == b)] for columns in found] for b in range(len(common.BACKGROUNDS))]
+
+
+def background_table() -> list[list[str]]:
+    """How many dimensions stand for each background and how often they are active, means over seeds."""
+    table = [["dimensions of a background: number, rate", *(f"{name}, {frequency:.0%}".replace("%", " %") for name, frequency in common.BACKGROUNDS.items())]]
+    for title, name in BACKGROUND_ROWS.items():
+        of_each = background_dimensions(name)
+        table.append([title, *(f"{np.mean([len(r) for r in rates]):.0f}, {np.concatenate(rates).mean():.2f}" if rates else "–" for rates in of_each)])
+    return table
 
 
 def list_of_runs() -> list[list[str]]:
@@ -225,13 +252,6 @@ def pages() -> dict[Path, str]:
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures
-def dimensions(folder: Path) -> dict[str, np.ndarray]:
-    """dimensions.csv as columns; empty where the run has none."""
-    file = folder / "dimensions.csv"
-    lines = list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
-    return {key: np.array([float(line[key]) for line in lines]) for key in (lines[0] if lines else [])}
-
-
 def draw_run(plt, folder: Path) -> None:
     """curves.png of an image run: its loss; and of each dimension how often it is active and how consistent it then is, where that
     is on record, else what else was logged per epoch."""
@@ -282,23 +302,20 @@ def draw_landscape(plt, folder: Path) -> None:
 
 
 def draw_backgrounds(plt, path: Path) -> None:
-    """Of each dimension that stands for a background (consistency at least 90 %) the activation rate, over that background's
-    frequency in the data; on the line it is active on all images of its background."""
-    names = {"NCL": "ncl", "BayesNCL": "bayesncl", "BayesNCL without KL term": "bayesncl-no-kl", "inverse frequency": "bayesncl-ipw"}
-    found = {title: [columns for run in runs(f"shapes-{name}-seed?") if (columns := dimensions(run["folder"]))] for title, name in names.items()}
-    if not all(found.values()):
+    """The activation rate of each dimension that stands for a background over that background's frequency in the data: on the line it
+    is active on all its images. Above, how many dimensions a run has there."""
+    found = {title: background_dimensions(name) for title, name in BACKGROUND_ROWS.items()}
+    if not all(of_each[0] for of_each in found.values()):
         return
-    frequency, draw = np.array(list(common.BACKGROUNDS.values())), np.random.default_rng(0)
-    figure, panels = plt.subplots(1, len(names), figsize=(12, 3.2), layout="constrained", sharey=True)
-    for panel, (title, tables) in zip(panels, found.items()):
-        rate, background, consistency = (np.concatenate([columns[key] for columns in tables]) for key in ("act", "background_class", "background_cons"))
-        pure = consistency >= 0.9
-        x = frequency[background[pure].astype(int)]
-        panel.scatter(x + draw.uniform(-0.008, 0.008, len(x)), rate[pure], 6, alpha=0.4)
+    draw = np.random.default_rng(0)
+    figure, panels = plt.subplots(1, len(found), figsize=(12, 3.2), layout="constrained", sharey=True)
+    for panel, (title, of_each) in zip(panels, found.items()):
+        for frequency, rates in zip(common.BACKGROUNDS.values(), of_each):
+            pooled = np.concatenate(rates)
+            panel.scatter(frequency + draw.uniform(-0.008, 0.008, len(pooled)), pooled, 6, color="C0", alpha=0.4)
+            panel.annotate(f"{len(pooled) / len(rates):.0f}", (frequency, 0.43), ha="center", fontsize=8)
         panel.plot([0, 0.42], [0, 0.42], color="grey", linewidth=0.8)
-        for f in frequency:
-            panel.annotate(f"{(x == f).sum() / len(tables):.0f}", (f, 0.43), ha="center", fontsize=8)
-        panel.set(title=f"{title}, {len(tables)} seeds", xlabel="frequency of the dimension's background", ylim=(0, 0.46))
+        panel.set(title=f"{title}, {len(of_each[0])} seeds", xlabel="frequency of the dimension's background", ylim=(0, 0.46))
     panels[0].set_ylabel("activation rate of the dimension")
     figure.savefig(path, dpi=90)
     plt.close(figure)
