@@ -1921,6 +1921,12 @@ def test_readme_quotes_the_runs_on_record():
         assert path.read_text() == text, "python results/report.py puts the tables of results/ into README.md"
 
 
+def test_readme_shows_what_the_first_command_printed():
+    first = report.runs("shapes-bayesncl-seed1-two-threads")[0]
+    assert common.table("bayesncl", first) in (HERE / "README.md").read_text() and first["config"]["seed"] == 1
+    assert bayesncl.parser().parse(bayesncl.PRESETS, []).seed == 1
+
+
 def test_every_record_has_its_settings_its_numbers_and_a_picture():
     folders = [file.parent for file in (HERE / "results").rglob("config.json")]
     assert len(folders) > 80

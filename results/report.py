@@ -321,14 +321,16 @@ def draw_backgrounds(plt, path: Path) -> None:
     plt.close(figure)
 
 
-def draw_active(plt, path: Path) -> None:
-    """The first screen's picture: active_images.png of three runs, side by side, where their run folders are still there."""
-    pictures = {title: ROOT / "runs" / f"shapes-{name}-seed1" / "active_images.png" for title, name in (("SimCLR", "simclr"), ("NCL", "ncl"), ("BayesNCL", "bayesncl"))}
-    if not all(picture.exists() for picture in pictures.values()):
+def side_by_side(plt, picture: str, methods: dict[str, str], path: Path) -> None:
+    """One picture out of the run folders of several methods, seed 1, where these are still there."""
+    files = [ROOT / "runs" / f"shapes-{name}-seed1" / picture for name in methods.values()]
+    if not all(file.exists() for file in files):
         return
-    figure, panels = plt.subplots(1, 3, figsize=(12, 3.7), layout="constrained")
-    for panel, (title, picture) in zip(panels, pictures.items()):
-        panel.imshow(plt.imread(picture))
+    images = [plt.imread(file) for file in files]
+    height, width = images[0].shape[:2]
+    figure, panels = plt.subplots(1, len(files), figsize=(12, 12 / len(files) * height / width + 0.3), layout="constrained")
+    for panel, title, image in zip(panels, methods, images):
+        panel.imshow(image)
         panel.set_title(title)
         panel.axis("off")
     figure.savefig(path, dpi=80)
@@ -349,7 +351,8 @@ def draw() -> None:
             draw_run(plt, folder)
     plt.rcParams.update({"font.size": 9})
     draw_backgrounds(plt, ROOT / "assets" / "background-rates.png")
-    draw_active(plt, ROOT / "assets" / "active-images.png")
+    side_by_side(plt, "active_images.png", {"SimCLR": "simclr", "NCL": "ncl", "BayesNCL": "bayesncl"}, ROOT / "assets" / "active-images.png")
+    side_by_side(plt, "dimensions.png", {"SimCLR": "simclr", "NCL": "ncl"}, ROOT / "assets" / "correlation.png")
 
 
 def write() -> None:
