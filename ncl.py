@@ -10,8 +10,8 @@ this way is a non-negative matrix factorisation of the normalised co-occurrence 
     python ncl.py --dataset cifar100 --epochs 200        the papers' NCL row
     python ncl.py --dataset cifar100 --topk 64           the NCL + TopK baseline of BayesNCL
 
-Measured with the first command: linear probe 69.1 ± 3.4 %, Cons. 29.5 ± 1.8, 10 % of the entries active
-(mean ± std of seeds 1 to 5; object label; 15 epochs in about 110 s on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21;
+Measured with the first command: linear probe 69.2 ± 2.9 %, Cons. 28.5 ± 3.8, 11 % of the entries active
+(mean ± std of seeds 1 to 5; object label; 15 epochs in about 115 s on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21;
 results/shapes-ncl-seed*). The 200-epoch row has not been measured yet.
 
 Differences from the paper: 1. padding 1 in the CIFAR stem (the NCL authors: 2); 2. normalisations use eps = 1e-2; 3. the order of

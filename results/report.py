@@ -72,7 +72,7 @@ def short(value: float) -> str:
 ACCURACY = {"LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}"}
 DIMENSIONS = {"Cons.": "{cons:.1f}", "H_s": "{entropy:.2f}", "P@10": "{p_at_10:.1f}"}
 SPARSITY = {"Act.": "{act:.3f}", "live": "{live_dims:.0f}", "Corr.": "{corr:.3f}"}
-GATE = ACCURACY | {"Cons.": "{cons:.1f}", "Cons. of background": "{background_cons:.1f}", "gates open": "{open:.2f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}", "seeds": "{runs}"}
+CONSISTENCY = {"Cons.": "{cons:.1f}", "Cons. of background": "{background_cons:.1f}"}
 
 
 def of_study(study: str, columns: dict) -> dict:
@@ -148,7 +148,8 @@ def landscape_tables() -> list[list[list[str]]]:
     end = lambda row: short(row["end_mean"]) if row else "–"
     findings = lambda *what: landscape("landscape-findings", *what)
     alignment = [["warm start, no predictor, 5 seeds", "random columns", "aligned columns"]]
-    for label, setting in {"p = 50": "p=50, {}", "p = 50, rows normalised": "p=50, {}, rows normalised", "p = 20": "p=20, {}", "p = 50, with a predictor": "p=50, {}, predictor"}.items():
+    for label, setting in {"p = 50": "p=50, {}", "p = 50, rows normalised": "p=50, {}, rows normalised", "p = 20": "p=20, {}",
+                           "p = 50, with a predictor": "p=50, {}, predictor"}.items():
         alignment.append([label, *(way(findings("alignment", setting.format(columns))) for columns in alignment[0][1:])])
     alignment.append(["Fig. 7 without normalisation", "", way(findings("alignment", "Fig. 7 without normalisation"))])
     budget = [["cold start, Pr .1 / .2 / .3, 5 seeds", "at 196", "at 4200"]]
@@ -159,43 +160,44 @@ def landscape_tables() -> list[list[list[str]]]:
 
 def tables() -> list[list[list[str]]]:
     """Every table of README that quotes a run, as rows of cells; the first row is the head, by which README has it."""
-    at_200 = {"CIFAR-10 Cons.": ("cifar10-{}-seed?", "{cons:.2f}"), "CIFAR-10 LP@1": ("cifar10-{}-seed?", "{lp1:.2f}"),
-              "CIFAR-100 Cons.": ("cifar100-{}-seed?", "{cons:.2f}"), "CIFAR-100 LP@1": ("cifar100-{}-seed?", "{lp1:.2f}"),
-              **dict.fromkeys(["IN-100 Cons.", "IN-100 H_s", "IN-100 Act.", "IN-100 LP@1"], (None, ""))}
-    at_1000 = dict.fromkeys(["CIFAR-10", "CIFAR-100", "STL-10", "Tiny-ImageNet"], (None, ""))
+    papers = lambda *headings: dict.fromkeys(headings, (None, ""))  # where nothing of ours can be filled in yet
+    at_200 = {f"CIFAR-{n} {label}": (f"cifar{n}-{{}}-seed?", template)
+              for n in (10, 100) for label, template in (("Cons.", "{cons:.2f}"), ("LP@1", "{lp1:.2f}"))}
+    cifar = lambda n, label, template: {f"our CIFAR-{n}, 200 epochs: {label}": (f"cifar{n}-{{}}-seed?", template)}
     cpu = lambda label, template: {f"our CPU study: {label}": ("cifar10-cpu-{}-seed?", template)}
     shapes = lambda label, template: {f"built-in data: {label}": ("shapes-{}-seed?", template)}
-    cifar = lambda n, label, template: {f"our CIFAR-{n}, 200 epochs: {label}": (f"cifar{n}-{{}}-seed?", template)}
-    everything = ACCURACY | DIMENSIONS | {"Cons. of background": "{background_cons:.1f}"} | SPARSITY
-    gate_rows = {("ste (the paper's)", ""): "bayesncl", ("Gumbel", "`--gate gumbel`"): "bayesncl-gumbel", ("soft", "`--gate soft`"): "bayesncl-soft",
-                 ("none: NCL", "`--gate none`"): "ncl", ("no detach", "`--no-detach`"): "bayesncl-no-detach", ("1 layer", "`--gate-layers 1`"): "bayesncl-1-layer",
-                 ("3 layers", "`--gate-layers 3`"): "bayesncl-3-layers", ("no KL term", "`--kl-weight 0`"): "bayesncl-no-kl",
-                 ("none, inverse frequency", "`--gate none --similarity ipw`"): "bayesncl-ipw", ("NCL + TopK", "`ncl.py --topk 16`"): "ncl-topk"}
+    both = "{lp1:.1f} / {knn5:.1f}"
+    seeds, live = {"seeds": "{runs}"}, {"Act.": "{act:.3f}", "live": "{live_dims:.0f}"}
+    methods = {(label,): name for label, name in METHODS.items()}
+    gates = {("ste (the paper's)", ""): "bayesncl", ("Gumbel", "`--gate gumbel`"): "bayesncl-gumbel", ("soft", "`--gate soft`"): "bayesncl-soft",
+             ("none: NCL", "`--gate none`"): "ncl", ("no detach", "`--no-detach`"): "bayesncl-no-detach",
+             ("1 layer", "`--gate-layers 1`"): "bayesncl-1-layer", ("3 layers", "`--gate-layers 3`"): "bayesncl-3-layers",
+             ("no KL term", "`--kl-weight 0`"): "bayesncl-no-kl", ("low prior", "`--prior 0.3 --kl-weight 1e-3`"): "bayesncl-low-prior",
+             ("none, inverse frequency", "`--gate none --similarity ipw`"): "bayesncl-ipw", ("NCL + TopK", "`ncl.py --topk 16`"): "ncl-topk"}
+    tried = {(folder.name.removeprefix("cifar10-cpu-tuning-").removesuffix("-seed0"),): folder.name for folder in sorted(RESULTS.glob("cifar10-cpu-tuning-*"))}
+    heads = {("SimCLR, plain",): "plain-finetune", ("SimCLR + SparseHead, λ = 1e-4",): "finetune", ("λ = 1e-2",): "1e-2", ("λ = 1e-1",): "1e-1",
+             ("`--prox`, λ = 1",): "prox-1", ("`--prox`, λ = 3",): "prox-3", ("`--prox`, λ = 10",): "prox-10"}
+    head_columns = ACCURACY | {
+        "rank of r / z": "{rank_representation:.1f} / {rank_embedding:.1f}", "ratio of r / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
+        "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}", "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"}
     return [
-        beside(["200 epochs, ResNet-18: paper ∣ ours"], PAPER_200, at_200, cpu("Cons.", "{cons:.1f}") | cpu("LP@1", "{lp1:.1f}")),
-        beside(["gate, ImageNet-100: paper ∣ ours"], PAPER_GATE, dict.fromkeys(["Cons.", "LP@1"], (None, "")),
+        beside(["200 epochs, ResNet-18: paper ∣ ours"], PAPER_200, at_200 | papers("IN-100 Cons.", "IN-100 H_s", "IN-100 Act.", "IN-100 LP@1"),
+               cpu("Cons.", "{cons:.1f}") | cpu("LP@1", "{lp1:.1f}")),
+        beside(["gate, ImageNet-100: paper ∣ ours"], PAPER_GATE, papers("Cons.", "LP@1"),
                cifar(100, "Cons. / LP@1", "{cons:.1f} / {lp1:.1f}") | shapes("Cons.", "{cons:.1f}") | shapes("LP@1", "{lp1:.1f}")),
-        beside(["1000 epochs, linear / 5-NN: paper ∣ ours"], PAPER_1000, at_1000,
-               cifar(10, "LP@1", "{lp1:.1f}") | cifar(100, "LP@1", "{lp1:.1f}") | cpu("LP@1 / 5-NN", "{lp1:.1f} / {knn5:.1f}") | shapes("LP@1 / 5-NN", "{lp1:.1f} / {knn5:.1f}")),
-        image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | {"seeds": "{runs}", "s": "{seconds_train:.0f}"}),
-                    {(label,): name for label, name in METHODS.items()}),
-        image_table(["built-in data set"], of_study("shapes", everything | {"seeds": "{runs}", "s": "{seconds_train:.0f}"}),
-                    {(label,): name for label, name in (METHODS | BASES).items()}),
-        image_table(["gate", "flags"], of_study("shapes", GATE), gate_rows),
+        beside(["1000 epochs, linear / 5-NN: paper ∣ ours"], PAPER_1000, papers("CIFAR-10", "CIFAR-100", "STL-10", "Tiny-ImageNet"),
+               cifar(10, "LP@1", "{lp1:.1f}") | cifar(100, "LP@1", "{lp1:.1f}") | cpu("LP@1 / 5-NN", both) | shapes("LP@1 / 5-NN", both)),
+        image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | seeds | {"s": "{seconds_train:.0f}"}), methods),
+        image_table(["settings tried, seed 0"], ACCURACY | {"Cons.": "{cons:.1f}"} | live, tried),
+        image_table(["built-in data set"], of_study("shapes", ACCURACY | DIMENSIONS | {"Cons. of background": "{background_cons:.1f}"} | SPARSITY | seeds
+                                                    | {"s": "{seconds_train:.0f}"}), methods | {(label,): name for label, name in BASES.items()}),
+        image_table(["gate", "flags"], of_study("shapes", ACCURACY | CONSISTENCY | {"gates open": "{open:.2f}"} | live | seeds), gates),
         background_table(),
-        image_table(["settings tried, seed 0"], ACCURACY | {"Cons.": "{cons:.1f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}"},
-                    {(tried.group(1),): folder.name for folder in sorted(RESULTS.glob("cifar10-cpu-tuning-*"))
-                     if (tried := re.match("cifar10-cpu-tuning-(.*)-seed0", folder.name))}),
         image_table(["P@10 with NCL's m most active dimensions"], {f"m = {m}": f"{{p_at_10_top_{m}:.1f}}" for m in (32, 64, 128, 256)},
                     {("built-in data set",): "shapes-ncl-seed?", ("CIFAR-10, CPU study",): "cifar10-cpu-ncl-seed?"}),
-        image_table([""], of_study("shapes", ACCURACY | {"collapse indicator": "{spread:.2f}", "Corr.": "{corr:.2f}", "seeds": "{runs}"}),
+        image_table([""], of_study("shapes", ACCURACY | {"collapse indicator": "{spread:.2f}", "Corr.": "{corr:.2f}"} | seeds),
                     {("SimSiam",): "simsiam", ("`--no-stop-grad`",): "simsiam-no-stop-grad", ("`--no-predictor`",): "simsiam-no-predictor"}),
-        image_table(["SparseHead, seed 1"], of_study("shapes", ACCURACY | {
-            "rank of r / z": "{rank_representation:.1f} / {rank_embedding:.1f}", "ratio of r / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
-            "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}", "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"}),
-            {("SimCLR, plain",): "sparsehead-simclr-plain-finetune", ("SimCLR + SparseHead, λ = 1e-4",): "sparsehead-simclr-finetune",
-             ("λ = 1e-2",): "sparsehead-simclr-1e-2", ("λ = 1e-1",): "sparsehead-simclr-1e-1", ("`--prox`, λ = 1",): "sparsehead-simclr-prox-1",
-             ("`--prox`, λ = 3",): "sparsehead-simclr-prox-3", ("`--prox`, λ = 10",): "sparsehead-simclr-prox-10"}),
+        image_table(["SparseHead, seed 1"], of_study("shapes-sparsehead-simclr", head_columns), heads),
         *landscape_tables(),
     ]
 
@@ -207,12 +209,13 @@ def background_dimensions(name: str) -> list[list[np.ndarray]]:
     """For each background, most frequent first: of each seed's run the activation rates of the dimensions that stand for it, those
     whose active images have it to at least 90 %."""
     found = [columns for run in runs(f"shapes-{name}-seed?") if (columns := dimensions(run["folder"]))]
-    return [[columns["act"][(columns["background_cons"] >= 0.9) & (columns["background_class"] == b)] for columns in found] for b in range(len(common.BACKGROUNDS))]
+    stand_for = lambda columns, b: (columns["background_cons"] >= 0.9) & (columns["background_class"] == b)
+    return [[columns["act"][stand_for(columns, b)] for columns in found] for b in range(len(common.BACKGROUNDS))]
 
 
 def background_table() -> list[list[str]]:
     """How many dimensions stand for each background and how often they are active, means over seeds."""
-    table = [["dimensions of a background: number, rate", *(f"{name}, {frequency:.0%}".replace("%", " %") for name, frequency in common.BACKGROUNDS.items())]]
+    table = [["dimensions of a background: number, rate", *(f"{name}, {100 * frequency:.0f} %" for name, frequency in common.BACKGROUNDS.items())]]
     for title, name in BACKGROUND_ROWS.items():
         of_each = background_dimensions(name)
         table.append([title, *(f"{np.mean([len(r) for r in rates]):.0f}, {np.concatenate(rates).mean():.2f}" if rates else "–" for rates in of_each)])
