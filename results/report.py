@@ -169,6 +169,7 @@ def tables() -> list[list[list[str]]]:
     both = "{lp1:.1f} / {knn5:.1f}"
     seeds, live = {"seeds": "{runs}"}, {"Act.": "{act:.3f}", "live": "{live_dims:.0f}"}
     methods = {(label,): name for label, name in METHODS.items()}
+    untuned = {("BayesNCL, the paper's ρ and λ",): "bayesncl-untuned"}
     gates = {("ste (the paper's)", ""): "bayesncl", ("Gumbel", "`--gate gumbel`"): "bayesncl-gumbel", ("soft", "`--gate soft`"): "bayesncl-soft",
              ("none: NCL", "`--gate none`"): "ncl", ("no detach", "`--no-detach`"): "bayesncl-no-detach",
              ("1 layer", "`--gate-layers 1`"): "bayesncl-1-layer", ("3 layers", "`--gate-layers 3`"): "bayesncl-3-layers",
@@ -187,7 +188,7 @@ def tables() -> list[list[list[str]]]:
                cifar(100, "Cons. / LP@1", "{cons:.1f} / {lp1:.1f}") | shapes("Cons.", "{cons:.1f}") | shapes("LP@1", "{lp1:.1f}")),
         beside(["1000 epochs, linear / 5-NN: paper ∣ ours"], PAPER_1000, papers("CIFAR-10", "CIFAR-100", "STL-10", "Tiny-ImageNet"),
                cifar(10, "LP@1", "{lp1:.1f}") | cifar(100, "LP@1", "{lp1:.1f}") | cpu("LP@1 / 5-NN", both) | shapes("LP@1 / 5-NN", both)),
-        image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | seeds | {"s": "{seconds_train:.0f}"}), methods),
+        image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | seeds | {"s": "{seconds_train:.0f}"}), methods | untuned),
         image_table(["settings tried, seed 0"], ACCURACY | {"Cons.": "{cons:.1f}"} | live, tried),
         image_table(["built-in data set"], of_study("shapes", ACCURACY | DIMENSIONS | {"Cons. of background": "{background_cons:.1f}"} | SPARSITY | seeds
                                                     | {"s": "{seconds_train:.0f}"}), methods | {(label,): name for label, name in BASES.items()}),

@@ -39,6 +39,7 @@ ROWS = {  # what a row of the tables is: a program and its flags
     "bayesncl-no-kl": "bayesncl.py --kl-weight 0",
     "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
     "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw",
+    "bayesncl-untuned": "bayesncl.py",  # with the paper's ρ and λ, where the row bayesncl has chosen ones
     "simsiam": "simsiam.py",
     "simsiam-no-stop-grad": "simsiam.py --no-stop-grad",
     "simsiam-no-predictor": "simsiam.py --no-predictor",
@@ -57,14 +58,14 @@ ROWS = {  # what a row of the tables is: a program and its flags
     "sparsehead-simclr-prox-10": "sparsehead.py --prox --sparse-weight 10",
 }
 METHODS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"]
-GATE = [row for row in ROWS if row.startswith("bayesncl-")]
+GATE = [row for row in ROWS if row.startswith("bayesncl-") and row != "bayesncl-untuned"]
 BASES = ["sparsehead-simclr-plain", "sparsehead-byol", "sparsehead-byol-plain", "sparsehead-barlow", "sparsehead-barlow-plain"]
-ONCE = [row for row in ROWS if row not in [*METHODS, *GATE, *BASES, "ncl-topk"]]
+ONCE = [row for row in ROWS if row not in [*METHODS, *GATE, *BASES, "ncl-topk", "bayesncl-untuned"]]
 PAPERS = [row for row in GATE if row not in ("bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw")] + ["simsiam", "sparsehead-simclr", *BASES]
 AT_200 = dict.fromkeys(["simclr", "ncl", "ncl-topk", "bayesncl"], [1, 2, 3]) | dict.fromkeys(PAPERS, [1])
 STUDIES = {  # study: (flags of every run, row → seeds)
     "shapes": ("", dict.fromkeys(METHODS, [1, 2, 3, 4, 5]) | dict.fromkeys(["ncl-topk", *GATE], [1, 2, 3]) | dict.fromkeys([*BASES, *ONCE], [1])),
-    "cifar10-cpu": ("--dataset cifar10 --limit 10000 --arch resnet8 --epochs 20", dict.fromkeys([*METHODS, "sparsehead-simclr-plain"], [1, 2, 3])),
+    "cifar10-cpu": ("--dataset cifar10 --limit 10000 --arch resnet8 --epochs 20", dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain"], [1, 2, 3])),
     "cifar10": ("--dataset cifar10 --epochs 200", AT_200),
     "cifar100": ("--dataset cifar100 --epochs 200", AT_200),
 }
