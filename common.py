@@ -783,6 +783,8 @@ def interpretability(e: Tensor, labels: dict[str, Tensor]) -> dict[str, float | 
     act: share of active entries. live_dims: dimensions active on any sample. corr: mean off-diagonal |C_ij| of those.
     And for each label (N,) in `labels`, its key in front:
     cons, %: the share of a dimension's active samples that are of its most frequent class, mean over live dimensions ([NCL]).
+    cons_weighted, %: the same, each dimension weighted by how often it is active (ours): cons counts a dimension that is active on
+    one sample, and so 100 % consistent, as much as one that is active on half of them.
     entropy, nats: of a dimension's summed |activation| over the classes, mean over live dimensions ([BayesNCL], H_s).
     p_at_k, %: share of a sample's k nearest others (cosine) that have its label, mean over samples.
     """
@@ -797,6 +799,7 @@ def interpretability(e: Tensor, labels: dict[str, Tensor]) -> dict[str, float | 
         classes = F.one_hot(y).to(e.dtype)
         count, mass = classes.T @ active[:, live], classes.T @ e[:, live].abs()  # (C, live)
         metrics[key + "cons"] = 100 * (count.amax(0) / count.sum(0)).mean().item() if n else None
+        metrics[key + "cons_weighted"] = 100 * (count.amax(0).sum() / count.sum()).item() if n else None
         metrics[key + "entropy"] = torch.special.entr(mass / mass.sum(0)).sum(0).mean().item() if n else None
         same = (y[nearest] == y[:, None]).to(e.dtype)
         metrics |= {f"{key}p_at_{k}": 100 * same[:, :k].mean().item() if k < len(e) else None for k in (1, 3, 5, 10)}

@@ -577,9 +577,24 @@ def test_dimensions_tell_what_each_one_stands_for():
         on = [i for i in range(60) if e[i, int(line["dimension"])] > 0]
         assert line["act"] == pytest.approx(len(on) / 60, abs=1e-4)
         assert line["background_cons"] == pytest.approx(max(sum(i // 30 == b for i in on) for b in (0, 1)) / len(on), abs=1e-4)
-    cons = common.interpretability(e, {"": y})["cons"]
-    assert 100 * np.mean([line["cons"] for line in lines]) == pytest.approx(cons, abs=0.01)
+    scores = common.interpretability(e, {"": y})
+    assert 100 * np.mean([line["cons"] for line in lines]) == pytest.approx(scores["cons"], abs=0.01)
+    weights = [line["act"] for line in lines]
+    assert 100 * np.average([line["cons"] for line in lines], weights=weights) == pytest.approx(scores["cons_weighted"], abs=0.02)
     assert common.dimensions(torch.zeros(4, 2), {}) == "dimension,act,mean\n"
+
+
+def test_consistency_rewards_rare_dimensions_and_the_weighted_one_does_not():
+    y = torch.arange(10_000) % 10
+    for n, readme in ((1, 100), (10, 27), (100, 15), (1000, 11)):  # dimensions that are active on n images at random say nothing about the class
+        drawn = np.random.default_rng(0).multivariate_hypergeometric([1000] * 10, n, 20_000)
+        expected = 100 * drawn.max(1).mean() / n  # of the classes of n images the most frequent one's share
+        e = torch.zeros(10_000, 200).scatter_(0, torch.rand(10_000, 200).argsort(0)[:n], 1.0)
+        assert common.interpretability(e, {"": y})["cons"] == pytest.approx(expected, rel=0.03) and round(expected) == readme
+    e = F.one_hot(torch.arange(10_000) % 2, 2).float()  # two halves of all images, five classes each: 20 %
+    spoilt = torch.cat([e, torch.eye(10_000)[:, :50]], 1)  # and 50 dimensions that are active on one image each
+    assert common.interpretability(e, {"": y})["cons"] == pytest.approx(20) and common.interpretability(spoilt, {"": y})["cons"] > 95
+    assert common.interpretability(spoilt, {"": y})["cons_weighted"] == pytest.approx(20.4, abs=0.1)
 
 
 def test_the_commit_is_told_where_there_is_one(tmp_path, monkeypatch):

@@ -19,6 +19,25 @@ RESULTS = ROOT / "results"
 
 
 # ------------------------------------------------------------------------------------------------------------- records
+def dimensions(folder: Path) -> dict[str, np.ndarray]:
+    """dimensions.csv as columns; empty where the run has none."""
+    file = folder / "dimensions.csv"
+    lines = list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
+    return {key: np.array([float(line[key]) for line in lines]) for key in (lines[0] if lines else [])}
+
+
+def consistencies(columns: dict[str, np.ndarray]) -> dict[str, float]:
+    """Cons. in % of the dimensions that are active on at least a share of the samples, "cons_at_least_<share>", and weighted by how
+    often they are active, "cons_weighted"."""
+    if "cons" not in columns:
+        return {}
+    found = {"cons_weighted": 100 * np.average(columns["cons"], weights=columns["act"])}
+    for share in (0.001, 0.01, 0.05):
+        if (often := columns["act"] >= share).any():
+            found[f"cons_at_least_{share}"] = 100 * columns["cons"][often].mean()
+    return found
+
+
 def runs(pattern: str) -> list[dict]:
     """The complete runs whose folder matches, sorted: the last epoch's numbers under the final ones, "folder" and "config"."""
     found = []
@@ -26,15 +45,10 @@ def runs(pattern: str) -> list[dict]:
         *epochs, last = [{}] + [json.loads(line) for line in file.read_text().splitlines()]
         if last.get("event") == "final":
             numbers = {key: value for key, value in (epochs[-1] | last).items() if value is not None}
+            if columns := dimensions(file.parent):
+                numbers |= consistencies(columns)
             found.append(numbers | dict(folder=file.parent, config=json.loads((file.parent / "config.json").read_text())))
     return found
-
-
-def dimensions(folder: Path) -> dict[str, np.ndarray]:
-    """dimensions.csv as columns; empty where the run has none."""
-    file = folder / "dimensions.csv"
-    lines = list(csv.DictReader(file.read_text().splitlines())) if file.exists() else []
-    return {key: np.array([float(line[key]) for line in lines]) for key in (lines[0] if lines else [])}
 
 
 def cell(pattern: str, template: str) -> str:
@@ -70,9 +84,9 @@ def short(value: float) -> str:
 # Headings are columns. What a cell shows is a template of metrics, see cell(); where it is a pair, (folder pattern, template), the
 # pattern's {} is the row's name; else the row's name is the pattern.
 ACCURACY = {"LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}"}
-DIMENSIONS = {"Cons.": "{cons:.1f}", "H_s": "{entropy:.2f}", "P@10": "{p_at_10:.1f}"}
+DIMENSIONS = {"Cons.": "{cons:.1f}", "weighted": "{cons_weighted:.1f}", "H_s": "{entropy:.2f}", "P@10": "{p_at_10:.1f}"}
 SPARSITY = {"Act.": "{act:.3f}", "live": "{live_dims:.0f}", "Corr.": "{corr:.3f}"}
-CONSISTENCY = {"Cons.": "{cons:.1f}", "Cons. of background": "{background_cons:.1f}"}
+CONSISTENCY = {"Cons.": "{cons:.1f}", "weighted": "{cons_weighted:.1f}", "Cons. of background": "{background_cons:.1f}"}
 
 
 def of_study(study: str, columns: dict) -> dict:
@@ -178,6 +192,8 @@ def tables() -> list[list[list[str]]]:
     tried = {(folder.name.removeprefix("cifar10-cpu-tuning-").removesuffix("-seed0"),): folder.name for folder in sorted(RESULTS.glob("cifar10-cpu-tuning-*"))}
     heads = {("SimCLR, plain",): "plain-finetune", ("SimCLR + SparseHead, λ = 1e-4",): "finetune", ("λ = 1e-2",): "1e-2", ("λ = 1e-1",): "1e-1",
              ("`--prox`, λ = 1",): "prox-1", ("`--prox`, λ = 3",): "prox-3", ("`--prox`, λ = 10",): "prox-10"}
+    rare = {"one image": ("{}-seed?", "{cons:.1f}")} | {f"{100 * share:g} %": ("{}-seed?", f"{{cons_at_least_{share}:.1f}}") for share in (0.001, 0.01, 0.05)}
+    rare |= {"weighted by activation": ("{}-seed?", "{cons_weighted:.1f}"), "live": ("{}-seed?", "{live_dims:.0f}")}
     head_columns = ACCURACY | {
         "rank of r / z": "{rank_representation:.1f} / {rank_embedding:.1f}", "ratio of r / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
         "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}", "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"}
@@ -189,11 +205,15 @@ def tables() -> list[list[list[str]]]:
         beside(["1000 epochs, linear / 5-NN: paper ∣ ours"], PAPER_1000, papers("CIFAR-10", "CIFAR-100", "STL-10", "Tiny-ImageNet"),
                cifar(10, "LP@1", "{lp1:.1f}") | cifar(100, "LP@1", "{lp1:.1f}") | cpu("LP@1 / 5-NN", both) | shapes("LP@1 / 5-NN", both)),
         image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | seeds | {"s": "{seconds_train:.0f}"}), methods | untuned),
-        image_table(["settings tried, seed 0"], ACCURACY | {"Cons.": "{cons:.1f}"} | live, tried),
+        image_table(["settings tried, seed 0"], ACCURACY | {"Cons.": "{cons:.1f}", "weighted": "{cons_weighted:.1f}"} | live, tried),
         image_table(["built-in data set"], of_study("shapes", ACCURACY | DIMENSIONS | {"Cons. of background": "{background_cons:.1f}"} | SPARSITY | seeds
                                                     | {"s": "{seconds_train:.0f}"}), methods | {(label,): name for label, name in BASES.items()}),
         image_table(["gate", "flags"], of_study("shapes", ACCURACY | CONSISTENCY | {"gates open": "{open:.2f}"} | live | seeds), gates),
         background_table(),
+        image_table(["Cons. of the dimensions that are active on at least"], rare, {
+            ("CIFAR-10, NCL",): "cifar10-cpu-ncl", ("CIFAR-10, BayesNCL",): "cifar10-cpu-bayesncl",
+            ("CIFAR-10, BayesNCL, the paper's ρ and λ",): "cifar10-cpu-bayesncl-untuned",
+            ("built-in data, NCL",): "shapes-ncl", ("built-in data, BayesNCL",): "shapes-bayesncl"}),
         image_table(["P@10 with NCL's m most active dimensions"], {f"m = {m}": f"{{p_at_10_top_{m}:.1f}}" for m in (32, 64, 128, 256)},
                     {("built-in data set",): "shapes-ncl-seed?", ("CIFAR-10, CPU study",): "cifar10-cpu-ncl-seed?"}),
         image_table([""], of_study("shapes", ACCURACY | {"collapse indicator": "{spread:.2f}", "Corr.": "{corr:.2f}"} | seeds),
