@@ -10,11 +10,11 @@ Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, a
     python bayesncl.py --dataset cifar100 --epochs 200      the paper's BayesNCL (STE) row
     python bayesncl.py --dataset cifar100 --gate gumbel     its Gumbel row; also soft, none (= NCL), --no-detach
 
-Measured with the first command: linear probe 67.7 ± 4.1 %, Cons. 25.6 ± 3.3 (NCL: 28.5 ± 3.8), 9 % active
-(mean ± std of seeds 1 to 5; object label; 15 epochs in about 115 s on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21;
-results/shapes-bayesncl-seed*). On 10,000 images of CIFAR-10 (ResNet-8, 20 epochs, ρ = 0.5, seeds 1 to 3; results/cifar10-cpu-bayesncl-seed*)
-Cons. 37.3 ± 1.2 (NCL: 34.0 ± 2.8), but 22.6 ± 0.4 (24.1 ± 0.9) when each dimension counts as often as it is active. The 200-epoch row
-has not been measured yet.
+Measured with the first command: linear probe 67.7 ± 4.1 %, Cons. 25.6 ± 3.3 (NCL: 28.5 ± 3.8), 9 % active (mean ± std of seeds 1 to
+5; object label; 15 epochs in about 115 s on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21;
+results/shapes-bayesncl-seed*). On 10,000 images of CIFAR-10 (ResNet-8, 20 epochs, ρ = 0.5, seeds 1 to 3;
+results/cifar10-cpu-bayesncl-seed*) Cons. 37.3 ± 1.2 (NCL: 34.0 ± 2.8), but 22.6 ± 0.4 (24.1 ± 0.9) when each dimension counts as
+often as it is active. The 200-epoch row has not been measured yet.
 
 Differences from the paper: 1. padding 1 in the CIFAR stem (the NCL authors: 2); 2. normalisations use eps = 1e-2; 3. the order of
 the colour operators is drawn per part of a batch (on a CPU); 4. warm-up is the first twentieth of the run (10 of 200 epochs); 5. no

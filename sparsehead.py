@@ -14,16 +14,16 @@ BYOL: Grill et al. 2020, arXiv 2006.07733. Barlow Twins: Zbontar et al. 2021, ar
     python sparsehead.py --sparse-weight 0 --compare-heads           the paper's Figure 1: no head, linear, MLP
     python sparsehead.py --finetune 0.01 0.1                         then fine-tune on 1 % and 10 % of the labels (Table 2)
 
-Measured with λ = 1e-4 / 0: linear probe 44.7 ± 0.6 / 44.6 ± 0.8 % on 10,000 images of CIFAR-10 (SimCLR, ResNet-8, 20 epochs, mean ± std of
-seeds 1 to 3; results/cifar10-cpu-sparsehead-*); with the first command 64.6 ± 2.3 % (seeds 1 to 5; 15 epochs in about 2 minutes on one
-thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21; results/shapes-sparsehead-*). At this λ and these budgets the penalty changes nothing
-that we can see. The 1000-epoch rows have not been measured yet.
+Measured with λ = 1e-4 / 0: linear probe 44.7 ± 0.6 / 44.6 ± 0.8 % on 10,000 images of CIFAR-10 (SimCLR, ResNet-8, 20 epochs, mean ±
+std of seeds 1 to 3; results/cifar10-cpu-sparsehead-*); with the first command 64.6 ± 2.3 % (seeds 1 to 5; 15 epochs in about 2
+minutes on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21; results/shapes-sparsehead-*). At this λ and these budgets the
+penalty changes nothing that we can see. The 1000-epoch rows have not been measured yet.
 
-The penalty and --prox reach different things (built-in data set, seed 1). The base losses normalise what the head puts out, so the penalty can be lowered for
-free by scaling W down: at λ = 1e-2 ‖W‖₂,₁ falls from 179 to 3.2 and not one column falls below 1e-3 of the largest, around which
-Adam's steps keep them anyway. --prox takes the proximal step W_:j ← W_:j · max(0, 1 − lr λ / ‖W_:j‖) after each update instead:
-lr λ long, not rescaled by Adam, hence weak, but it ends at columns that are exactly zero: none at λ = 1, 6 % at λ = 3, 85 % at
-λ = 10 (probe 63.5, 63.7 and 55.2 %).
+The penalty and --prox reach different things (built-in data set, seed 1). The base losses normalise what the head puts out, so the
+penalty can be lowered for free by scaling W down: at λ = 1e-2 ‖W‖₂,₁ falls from 179 to 3.2 and not one column falls below 1e-3 of
+the largest, around which Adam's steps keep them anyway. --prox takes the proximal step W_:j ← W_:j · max(0, 1 − lr λ / ‖W_:j‖)
+after each update instead: lr λ long, not rescaled by Adam, hence weak, but it ends at columns that are exactly zero: none at λ = 1,
+6 % at λ = 3, 85 % at λ = 10 (probe 63.5, 63.7 and 55.2 %).
 
 Differences from the papers: 1. padding 1 in the CIFAR stem; 2. normalisations use eps = 1e-2; 3. the order of the colour
 operators is drawn per part of a batch (on a CPU); 4. warm-up is the first twentieth of the run; 5. one recipe of augmentations for all
