@@ -1948,8 +1948,9 @@ def test_every_record_has_its_settings_its_numbers_and_a_picture():
     for folder in folders:
         assert (folder / "curves.png").read_bytes()[1:4] == b"PNG", folder
         settings = json.loads((folder / "config.json").read_text())
-        assert {"seed", "hardware", "torch", "date"} <= {*settings} or settings["program"] == "sparse_coding"
+        assert {"hardware", "torch", "date"} <= {*settings}, folder
         if (folder / "metrics.jsonl").exists():
+            assert settings["seed"] is not None and settings["out"].endswith(folder.name), folder
             *epochs, last = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
             assert last["event"] == "final" and len(epochs) in (0, settings["epochs"]), folder
         else:
