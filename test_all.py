@@ -2232,14 +2232,22 @@ def test_sparsehead_costs_no_accuracy_and_unused_columns_grow_with_its_weight(tm
     assert unused[0] < unused[1] < unused[2], unused
 
 
-@pytest.mark.slow
-def test_gates_hold_for_other_seeds(tmp_path):
-    """With seed 3 of BayesNCL in the next test."""
-    for pair in ([("simclr", 2), ("ncl", 2)], [("bayesncl", 2), ("ncl", 3)]):
-        side_by_side(*[(f"{method}.py", "--seed", seed, "--out", tmp_path / f"{method}{seed}") for method, seed in pair])
-    scores = {run: final(tmp_path / run) for run in ("simclr2", "ncl2", "bayesncl2", "ncl3")}
+def gates_hold(scores):
     assert all(score["lp1"] >= 55 for score in scores.values())
-    assert scores["simclr2"]["cons"] == pytest.approx(10, abs=0.1) and min(scores[run]["cons"] for run in ("ncl2", "bayesncl2", "ncl3")) >= 18
+    assert all(score["cons"] == pytest.approx(10, abs=0.1) if "simclr" in run else score["cons"] >= 18 for run, score in scores.items())
+
+
+def test_gates_hold_for_the_five_seeds_on_record():
+    scores = {run["folder"].name: run for method in ("simclr", "ncl", "bayesncl") for run in report.runs(f"shapes-{method}-seed[1-5]")}
+    assert len(scores) == 15
+    gates_hold(scores)
+
+
+@pytest.mark.slow
+def test_gates_hold_for_another_seed(tmp_path):
+    """With seed 3 of BayesNCL in the next test."""
+    side_by_side(*[(f"{method}.py", "--seed", 2, "--out", tmp_path / method) for method in ("ncl", "bayesncl")])
+    gates_hold({method: final(tmp_path / method) for method in ("ncl", "bayesncl")})
 
 
 @pytest.mark.slow
