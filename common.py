@@ -7,6 +7,11 @@
     processes     gather, Run.parallel: one loss over the batch of all GPUs under torchrun
     plumbing      Parser, Run, launch
 
+Where this differs from the authors' code, for every method: 1. the CIFAR stem has padding 1 (the NCL authors': 2); 2. views are
+torchvision's operators on floats, the authors' PIL's on bytes (up to 17/255 apart in hue); blur is a Gaussian of 13 taps, PIL's
+an approximation by boxes; on a CPU the order of the colour operators is drawn per part of a batch; 3. inputs are (x − 0.5) / 0.25
+for every data set; 4. the probe is a convex one (linear_probe), neighbours are by cosine.
+
     python common.py            benchmark of the parts and of whole epochs on this machine
     python common.py --peers    the same next to torchvision on PIL, kornia, lightly and scikit-learn, where they are installed
 """
@@ -16,6 +21,7 @@ import contextlib
 import dataclasses
 import datetime
 import difflib
+import functools
 import hashlib
 import importlib
 import json
@@ -69,7 +75,7 @@ class Data:
 
     @property
     def images(self) -> Tensor:
-        """What pre-training sees: the unlabelled images where there are any (STL-10), else the training images."""
+        """What pre-training sees: x_unlabeled where there is one (STL-10: its training and unlabelled images), else x_train."""
         return self.x_train if self.x_unlabeled is None else self.x_unlabeled
 
     def steps(self, batch_size: int) -> int:
@@ -310,8 +316,8 @@ DOWNLOADS = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "stl10": "STL10", "sv
 def download(name: str, root: Path) -> Path:
     """Fetch a data set with torchvision and keep it as <root>/<name>/*.npy; returns that folder."""
     tmp = root / f"{name}.part"
-    for part in ("train", "test", "unlabeled")[: 3 if name == "stl10" else 2]:
-        split = {"train": part == "train"} if name.startswith("cifar") else {"split": part}
+    for part in ("train", "test", "unlabeled")[: 3 if name == "stl10" else 2]:  # x_unlabeled: all that pre-training sees
+        split = {"train": part == "train"} if name.startswith("cifar") else {"split": "train+unlabeled" if part == "unlabeled" else part}
         try:
             images = getattr(torchvision.datasets, DOWNLOADS[name])(root, download=True, **split)
         except Exception as error:  # whatever the network, the mirror or the archive does
@@ -386,11 +392,12 @@ def shapes(train=5000, test=1000, seed=0) -> dict[str, np.ndarray]:
 
 # --------------------------------------------------------------------------------------------------------------- views
 # Each operator is torchvision.transforms.v2.functional's on float tensors, with parameters per sample; equal to 1e-5.
-def crop_matrix(start: Tensor, length: Tensor, inputs: int, size: int, flip: Tensor | None = None) -> Tensor:
+def crop_matrix(start: Tensor, length: Tensor, inputs: int, size: int, flip: Tensor | None = None, kind="bilinear") -> Tensor:
     """(N,) crop starts and lengths in pixels → (N, size, inputs): row o weights the input pixels that make output pixel o.
 
-    Bilinear with anti-aliasing is linear along each axis: triangle weights around the output pixel's centre, as wide as
-    the shrinkage, cut off at the crop's border and normalised. Rows reversed where `flip` (N,) is true.
+    Resizing with anti-aliasing is linear along each axis: weights around the output pixel's centre, as wide as the
+    shrinkage, cut off at the crop's border and normalised; a triangle (bilinear) or Keys' cubic with a = −½ (bicubic).
+    Rows reversed where `flip` (N,) is true.
     """
     scale = (length / size)[:, None, None]
     start, length = start[:, None, None], length[:, None, None]
@@ -398,17 +405,23 @@ def crop_matrix(start: Tensor, length: Tensor, inputs: int, size: int, flip: Ten
     j = torch.arange(inputs, device=start.device).view(1, 1, -1) + 0.5
     if flip is not None:
         o = torch.where(flip.view(-1, 1, 1), size - o, o)
-    weight = (1 - (j - start - scale * o).abs() / scale.clamp(min=1)).clamp(min=0)  # (N, size, inputs)
+    t = (j - start - scale * o).abs() / scale.clamp(min=1)  # (N, size, inputs), distance from the centre
+    if kind == "bilinear":
+        weight = (1 - t).clamp(min=0)
+    else:
+        near, far = (1 - t).clamp(min=0), (2 - t).clamp(min=0)  # 1 − 2.5 t² + 1.5 t³ up to 1, then 2 − 4 t + 2.5 t² − 0.5 t³
+        weight = (0.5 - 0.5 * t) * far.square() - (1 - 2 * t) * near.square()
     weight = weight * ((j > start) & (j < start + length))
     return weight / weight.sum(2, keepdim=True)
 
 
-def resized_crop(x: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int, flip=None) -> Tensor:
-    """Crop boxes (N,) in pixels out of x (N, 3, H, W) float, resized to (N, 3, size, size), mirrored where flip (N,)."""
+def resized_crop(x: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Tensor, size: int, flip=None, kind="bilinear") -> Tensor:
+    """Crop boxes (N,) in pixels out of x (N, 3, H, W) float, resized to (N, 3, size, size), mirrored where flip (N,). Bicubic
+    may leave [0, 1]."""
     n, c, h, w = x.shape
-    across = crop_matrix(left, width, w, size, flip)
+    across = crop_matrix(left, width, w, size, flip, kind)
     x = torch.bmm(x.reshape(n, c * h, w), across.mT).view(n, c, h, size)
-    return crop_matrix(top, height, h, size)[:, None] @ x
+    return crop_matrix(top, height, h, size, kind=kind)[:, None] @ x
 
 
 def random_boxes(n: int, h: int, w: int, min_scale: float, device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -465,49 +478,65 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
 ADJUST = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
 
 
-def gaussian_blur(x: Tensor, sigma: Tensor, kernel: int) -> Tensor:
-    """Blur x (N, 3, S, S) with standard deviations sigma (N,) pixels, odd kernel size, borders reflected."""
-    i = torch.arange(x.shape[-1], device=x.device)
-    last = x.shape[-1] - 1
-
-    def tap(distance):  # the Gaussian, cut off at the kernel's radius
-        return (-(distance**2) / (2 * sigma.view(-1, 1, 1) ** 2)).exp() * (distance.abs() <= kernel // 2)
-
-    o, j = i[:, None], i[None, :]  # output pixel, input pixel; its two mirror images follow
-    matrix = tap(o - j) + tap(o + j) * (j > 0) + tap(2 * last - o - j) * (j < last)
-    matrix = (matrix / matrix.sum(2, keepdim=True))[:, None]  # (N, 1, S, S)
-    return matrix @ x @ matrix.mT
+def gaussian_blur(x: Tensor, sigma: Tensor, kernel=13) -> Tensor:
+    """Blur x (N, 3, S, S) with standard deviations sigma (N,) pixels, borders reflected. The odd kernel size is wide enough
+    for 3σ of the largest σ in use, 2, and less than 2·S."""
+    n, c, s, _ = x.shape
+    i, k = torch.arange(s, device=x.device), torch.arange(kernel, device=x.device) - kernel // 2
+    taps = (-k.square() / (2 * sigma.square()[:, None])).softmax(1)  # (N, kernel), a normalised Gaussian
+    source = s - 1 - (s - 1 - (i + k[:, None]).abs()).abs()  # (kernel, S), the pixel under each tap of each output
+    matrix = (taps @ (source[:, :, None] == i).to(x.dtype).flatten(1)).view(n, s, s)
+    return matrix[:, None] @ torch.bmm(x.reshape(n, c * s, s), matrix.mT).view_as(x)
 
 
-def augment(x: Tensor, size: int, min_scale=0.08, jitter=(0.8, 0.8, 0.8, 0.2), blur=0.0, solarize=0.0) -> Tensor:
-    """One random view (N, 3, size, size) float32 in [0, 1] of images x (N, 3, H, W) uint8: SimCLR's augmentations.
+def chance(p: float, x: Tensor) -> Tensor:
+    """True with probability p for each image of x (N, …): (N,)."""
+    return torch.rand(len(x), device=x.device) < p
 
-    RandomResizedCrop(min_scale to 1), flip 0.5, ColorJitter(brightness, contrast, saturation, hue) with probability 0.8,
-    grey 0.2, blur and solarize with the given probabilities. Every parameter is drawn per image, but for the order of the
-    four colour operators on a CPU: it works on parts of the batch that stay in its cache, with one order for each.
+
+def random_crop(x: Tensor, size: int, min_scale: float, kind: str) -> Tensor:
+    """RandomResizedCrop and a flip with probability ½ of x (N, 3, H, W) in [0, 1] → (N, 3, size, size) in [0, 1]."""
+    boxes = random_boxes(len(x), *x.shape[2:], min_scale, x.device)
+    return resized_crop(x, *boxes, size, chance(0.5, x), kind).clamp(0, 1)
+
+
+def random_colour(x: Tensor, jitter: float, gray: float, one_order: bool) -> Tensor:
+    """ColorJitter(jitter, jitter, jitter, jitter / 4) with probability 0.8, then grey with probability `gray`, of x (N, 3, H, W)
+    in [0, 1]. The order of the four operators is drawn per image, or once for all."""
+    n = len(x)
+    change = torch.empty(4, n, device=x.device).uniform_(-1, 1) * chance(0.8, x)  # 0 changes nothing
+    factor = [*(1 + jitter * change[:3]).clamp(min=0), jitter / 4 * change[3]]
+    if one_order:
+        for k in torch.randperm(4).tolist():
+            x = ADJUST[k](x, factor[k])
+    else:  # without a branch and without asking the host
+        for turn in torch.rand(n, 4, device=x.device).argsort(1).unbind(1):
+            x, before = ADJUST[0](x, factor[0]), x
+            for k in (1, 2, 3):
+                x = torch.where((turn == k).view(-1, 1, 1, 1), ADJUST[k](before, factor[k]), x)
+    return torch.where(chance(gray, x).view(-1, 1, 1, 1), grayscale(x), x)
+
+
+def augment(x: Tensor, size: int, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic", colour_first=False) -> Tensor:
+    """One random view (N, 3, size, size) float32 in [0, 1] of images x (N, 3, H, W) uint8: SimCLR's augmentations, crop (area
+    min_scale to 1, bicubic or bilinear) and flip, colour, Gaussian blur with probability `blur` and σ ~ U(0.1, 2) pixels.
+
+    Every parameter is drawn per image, but for the order of the four colour operators on a CPU: it works on parts of the
+    batch that stay in its cache, with one order for each.
     """
     parts, in_parts = [], x.device.type == "cpu" and not torch.compiler.is_compiling()
     for x in x.split(max(1, 2**16 // max(size**2, x[0, 0].numel())) if in_parts else len(x)):
-        n, _, h, w = x.shape
-        chance = lambda p: torch.rand(n, device=x.device) < p
-        where = lambda chosen, new, old: torch.where(chosen.view(-1, 1, 1, 1), new, old)
-        x = resized_crop(x.float() / 255, *random_boxes(n, h, w, min_scale, x.device), size, flip=chance(0.5))
-        change = torch.empty(4, n, device=x.device).uniform_(-1, 1) * chance(0.8)  # 0 changes nothing
-        factor = [(1 + strength * c).clamp(min=0) for strength, c in zip(jitter[:3], change)] + [jitter[3] * change[3]]
-        if in_parts:
-            for k in torch.randperm(4).tolist():
-                x = ADJUST[k](x, factor[k])
-        else:  # an order per image, without a branch and without asking the host
-            order = torch.rand(n, 4, device=x.device).argsort(1)
-            for turn in order.unbind(1):
-                x, before = ADJUST[0](x, factor[0]), x
-                for k in (1, 2, 3):
-                    x = where(turn == k, ADJUST[k](before, factor[k]), x)
-        x = where(chance(0.2), grayscale(x), x)
+        x = x.float() / 255
+        if colour_first:
+            x = random_crop(random_colour(x, jitter, gray, in_parts), size, min_scale, crop)
+        else:
+            x = random_colour(random_crop(x, size, min_scale, crop), jitter, gray, in_parts)
         if blur:
-            x = where(chance(blur), gaussian_blur(x, torch.empty(n, device=x.device).uniform_(0.1, 2.0), max(3, size // 20 * 2 + 1)), x)
-        if solarize:
-            x = where(chance(solarize), torch.where(x >= 0.5, 1 - x, x), x)
+            chosen, sigma = chance(blur, x), torch.empty(len(x), device=x.device).uniform_(0.1, 2)
+            if in_parts:
+                x[chosen] = gaussian_blur(x[chosen], sigma[chosen])
+            else:
+                x = torch.where(chosen.view(-1, 1, 1, 1), gaussian_blur(x, sigma), x)
         parts.append(x)
     return torch.cat(parts)
 
@@ -531,18 +560,21 @@ def eval_view(x: Tensor, size: int) -> Tensor:
 
 
 # ------------------------------------------------------------------------------------------------------------- network
-def resnet(arch: str, image_size: int) -> tuple[nn.Module, int]:
+def resnet(arch: str, image_size: int, zero_init_residual=False) -> tuple[nn.Module, int]:
     """A backbone without classifier, (N, 3, S, S) → h (N, d), and its d.
 
-    resnet18, 34, 50: torchvision's; up to 64 pixels with the CIFAR stem (3×3 stride-1 first convolution, no max-pool).
-    resnet8, 20: the CIFAR family of He et al. 2016 (three stages of 16, 32, 64 channels), small enough for a CPU.
+    resnet18, 34, 50: torchvision's; up to 96 pixels with a 3×3 stride-1 first convolution, up to 48 without max-pool too (the
+    CIFAR stem; with max-pool: STL-10 and Tiny-ImageNet at 64 pixels). resnet8, 20: the CIFAR family of He et al. 2016 (three
+    stages of 16, 32, 64 channels), small enough for a CPU. zero_init_residual: residual branches start at 0 (Goyal et al. 2017).
     """
     if arch not in ("resnet8", "resnet20"):
-        net = getattr(torchvision.models, arch)()
+        net = getattr(torchvision.models, arch)(zero_init_residual=zero_init_residual)
         d, net.fc = net.fc.in_features, nn.Identity()
-        if image_size <= 64:
-            net.conv1, net.maxpool = nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.Identity()
+        if image_size <= 96:
+            net.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
             nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
+        if image_size <= 48:
+            net.maxpool = nn.Identity()
         return net, d
     net = nn.Sequential(nn.Conv2d(3, 16, 3, 1, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(inplace=True))
     width = 16
@@ -551,6 +583,8 @@ def resnet(arch: str, image_size: int) -> tuple[nn.Module, int]:
             skip = None if out == width else nn.Sequential(nn.Conv2d(width, out, 1, 2, bias=False), nn.BatchNorm2d(out))
             net.append(torchvision.models.resnet.BasicBlock(width, out, stride=1 if out == width else 2, downsample=skip))
             width = out
+            if zero_init_residual:
+                nn.init.zeros_(net[-1].bn2.weight)
     for m in net.modules():
         if isinstance(m, nn.Conv2d):
             nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
@@ -560,13 +594,14 @@ def resnet(arch: str, image_size: int) -> tuple[nn.Module, int]:
 class LARS(torch.optim.Optimizer):
     """Layer-wise adaptive rate scaling (You et al. 2017, arXiv 1708.03888) over SGD with momentum, as SimCLR uses it.
 
-    For a weight w with gradient g:  r = min(trust·‖w‖ / (‖g‖ + weight_decay·‖w‖) / lr, 1),
+    For a weight w with gradient g:  r = trust·‖w‖ / (‖g‖ + weight_decay·‖w‖), where `clip`: min(r / lr, 1),
     v ← momentum·v + r·(g + weight_decay·w),  w ← w − lr·v.
-    Biases and norms (one-dimensional parameters) take plain momentum steps: r = 1, no weight decay.
+    Biases and norms (one-dimensional parameters) take plain momentum steps: r = 1, no weight decay. trust = 0.02 with clipping
+    is the NCL authors', 0.001 without is SimCLR's and BYOL's.
     """
 
-    def __init__(self, params, lr: float, weight_decay=1e-4, momentum=0.9, trust=0.02):
-        super().__init__(params, dict(lr=lr, weight_decay=weight_decay, momentum=momentum, trust=trust))
+    def __init__(self, params, lr: float, weight_decay=1e-4, momentum=0.9, trust=0.02, clip=True):
+        super().__init__(params, dict(lr=lr, weight_decay=weight_decay, momentum=momentum, trust=trust, clip=clip))
 
     @torch.no_grad()
     def step(self):
@@ -578,7 +613,7 @@ class LARS(torch.optim.Optimizer):
             if weights:  # all layers in a few calls, which is what a GPU's speed depends on
                 w_norm, g_norm = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(updates))
                 ratio = group["trust"] * w_norm / (g_norm + decay * w_norm + 1e-8)
-                ratio = torch.where((w_norm > 0) & (g_norm > 0), (ratio / lr).clamp(max=1), 1.0)
+                ratio = torch.where((w_norm > 0) & (g_norm > 0), (ratio / lr).clamp(max=1) if group["clip"] else ratio, 1.0)
                 updates = torch._foreach_add(updates, weights, alpha=decay)
                 torch._foreach_mul_(updates, ratio.unbind())
             params, updates = weights + rest, [*updates, *(p.grad for p in rest)]
@@ -590,6 +625,10 @@ class LARS(torch.optim.Optimizer):
                 torch._foreach_mul_(momentum, group["momentum"])
                 torch._foreach_add_(momentum, updates)
                 torch._foreach_add_(params, momentum, alpha=-lr)
+
+
+OPTIMIZERS = {"lars": LARS, "sgd": functools.partial(torch.optim.SGD, momentum=0.9, fused=True),
+              "adam": functools.partial(torch.optim.Adam, fused=True)}
 
 
 def lr_at(step: int, steps: int, warmup: int = 0) -> float:
@@ -780,7 +819,8 @@ def correlation(e: Tensor) -> Tensor:
 def interpretability(e: Tensor, labels: dict[str, Tensor]) -> dict[str, float | None]:
     """What the dimensions of embeddings e (N, K) stand for; None where a number is undefined.
 
-    act: share of active entries. live_dims: dimensions active on any sample. corr: mean off-diagonal |C_ij| of those.
+    act: share of active entries; live_share: share of the dimensions that are active on any sample, and live_dims, how many
+    (the papers' activation rate can be read either way). corr: mean off-diagonal |C_ij| of live dimensions.
     And for each label (N,) in `labels`, its key in front:
     cons, %: the share of a dimension's active samples that are of its most frequent class, mean over live dimensions ([NCL]).
     cons_weighted, %: the same, each dimension weighted by how often it is active (ours): cons counts a dimension that is active on
@@ -792,7 +832,7 @@ def interpretability(e: Tensor, labels: dict[str, Tensor]) -> dict[str, float | 
     active = (e.abs() > ACTIVE).to(e.dtype)
     live = active.any(0)
     c, n = correlation(e[:, live]).abs(), int(live.sum())
-    metrics = {"act": active.mean().item(), "live_dims": n}
+    metrics = {"act": active.mean().item(), "live_share": n / e.shape[1], "live_dims": n}
     metrics["corr"] = ((c.sum() - c.trace()) / (n * (n - 1))).item() if n > 1 else None
     nearest = neighbours(e, e, min(10, len(e) - 1), skip_self=True)[1]
     for key, y in labels.items():
@@ -821,24 +861,44 @@ def dimensions(e: Tensor, labels: dict[str, Tensor]) -> str:
     return "\n".join([",".join(columns), *(",".join(f"{value:.4g}" for value in line) for line in live)]) + "\n"
 
 
-def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor]:
-    """Every number of the final table, by the same protocol for every method, and the test embeddings e (N, K); writes
-    dimensions.csv and draws the figures. The model's first two outputs are h (B, d) and e (B, K)."""
+def feature_selection(e_train: Tensor, y_train: Tensor | None, e: Tensor, y: Tensor | None) -> dict[str, float]:
+    """Feature selection ([NCL]): of the K dimensions of embeddings keep the m of largest mean |activation| on the *training* images
+    e_train (M, K), for m = K/8, K/4, K/2. → {"p_at_10_top_<m>", "lp1_top_<m>"}, both in %, P@10 among the test images e (N, K)
+    and a linear probe on these dimensions, and the same of m dimensions drawn at random, "…_random_<m>". {} without labels."""
+    if y is None:
+        return {}
+    K, scores, y_train, y = e.shape[1], {}, y_train.to(e.device), y.to(e.device)
+    orders = {"top": F.normalize(e_train).abs().mean(0).argsort(descending=True),
+              "random": torch.randperm(K, generator=torch.Generator().manual_seed(0)).to(e.device)}
+    for m in (max(1, K // part) for part in (8, 4, 2)):
+        for name, order in orders.items():
+            kept = order[:m]
+            nearest = neighbours(e[:, kept], e[:, kept], min(10, len(e) - 1), skip_self=True)[1]
+            scores[f"p_at_10_{name}_{m}"] = 100 * (y[nearest] == y[:, None]).float().mean().item()
+            scores[f"lp1_{name}_{m}"] = linear_probe(e_train[:, kept], y_train, e[:, kept], y)["lp1"]
+    return scores
+
+
+def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, tuple[Tensor | None, Tensor]]:
+    """Every number of the final table, by the same protocol for every method, and the embeddings of the training images (M, K), None
+    without labels, and of the test images (N, K); writes dimensions.csv and draws the figures. The model's first two outputs are h
+    (B, d) and e (B, K)."""
     h, e = features(model, data.x_test, run.args.image_size, run.device)
     kinds = {"": "y", "background_": "background"}
     labels = {key: [t.to(h.device) for t in (getattr(data, f"{kind}_train"), getattr(data, f"{kind}_test"))]
               for key, kind in kinds.items() if getattr(data, f"{kind}_train") is not None}
     of_test = {key: y_test for key, (_, y_test) in labels.items()}
     metrics = interpretability(e, of_test)
-    h_train = features(model, data.x_train, run.args.image_size, run.device)[0] if labels else None
+    h_train, e_train = features(model, data.x_train, run.args.image_size, run.device) if labels else (None, None)
     for key, (y_train, y_test) in labels.items():
         scores = linear_probe(h_train, y_train, h, y_test)
+        scores["lp1_embedding"] = linear_probe(e_train, y_train, e, y_test)["lp1"]
         scores["knn5"], scores["knn200"] = knn_accuracy(h_train, y_train, h, y_test)
         metrics |= {key + name: value for name, value in scores.items()}
     if run.folder:
         (run.folder / "dimensions.csv").write_text(dimensions(e, of_test))
         figures(run.folder, data.x_test, e.cpu())
-    return metrics, e
+    return metrics, (e_train, e)
 
 
 def pyplot(otherwise: str):
@@ -933,12 +993,13 @@ class BareParser(argparse.ArgumentParser):
 
 
 class Parser(BareParser):
-    """The flags that all image methods share, and presets per data set; the first of `optimizers` is the paper's."""
+    """The flags that all image methods share, and presets per data set."""
 
-    def __init__(self, method: str, doc: str, optimizers=("lars", "adam")):
+    def __init__(self, method: str, doc: str):
         super().__init__(method, doc, "runs/<method>-<dataset>-seed<seed>-<time>")
         add = self.add_argument
         add("--dataset", default="shapes", help="shapes (built in), cifar10, cifar100, stl10, svhn, or a name under --data-root (default: shapes)")
+        add("--preset", help="the settings of this data set instead of its own; `default`: for any data set and short runs")
         add("--data-root", default="data", help="folder of the data sets (default: data)")
         add("--limit", type=within(1, kind=int), help="train on the first N images only, class-balanced")
         add("--arch", choices=["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"], help="backbone (papers: resnet18)")
@@ -946,11 +1007,14 @@ class Parser(BareParser):
         add("--decode-size", type=within(7, kind=int), help="side to which image folders are decoded, once (default: --image-size)")
         add("--epochs", type=within(0, kind=int), help="passes over the training images")
         add("--batch-size", type=within(1, kind=int), help="images per step, of all processes together")
-        add("--optimizer", choices=optimizers, help=f"{optimizers[0]} is the paper's")
+        add("--optimizer", choices=OPTIMIZERS, help="sgd with momentum 0.9")
         add("--lr", type=within(0), help="peak learning rate, not scaled by the batch size")
         add("--weight-decay", type=within(0, closed=True), help="not applied to biases and norms under LARS")
         add("--min-scale", type=within(1e-3, 1, closed=True), help="smallest area of a random crop, as a share of the image")
-        add("--blur", type=within(0, 1, closed=True), help="probability of Gaussian blur")
+        add("--jitter", type=within(0, 1, closed=True), help="strength of colour jitter; hue a quarter of it")
+        add("--gray", type=within(0, 1, closed=True), help="probability of a grey view")
+        add("--blur", type=within(0, 1, closed=True), help="probability of Gaussian blur, σ from 0.1 to 2 pixels")
+        add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops (papers: bicubic)")
         add("--seed", type=within(-1, 2**32, int), default=1, help="of weights, views and the order of the images")
         add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network; losses are always fp32 (TF32 beside bf16 on a GPU)")
         add("--compile", nargs="?", const="default", choices=["default", "reduce-overhead", "max-autotune"],
@@ -962,7 +1026,7 @@ class Parser(BareParser):
         add("--skip-unreadable", action="store_true", help="leave out image files that cannot be decoded, and say how many")
 
     def parse(self, presets: dict[str, dict], argv=None) -> argparse.Namespace:
-        """Flags over the data set's preset (cifar100's for a data set without its own) over a checkpoint's settings."""
+        """Flags over the data set's preset (`default` for a data set without its own) or over a checkpoint's settings."""
         known = self.parse_known_args(argv)[0]
         if known.resume:
             return self.resumed(argv, read_settings(known.resume, Path(self.prog).stem),
@@ -970,7 +1034,9 @@ class Parser(BareParser):
         if known.eval_only:
             preset = load_checkpoint(known.eval_only, Path(self.prog).stem)["config"]
         else:
-            preset = presets.get(known.dataset, presets["cifar100"])
+            if known.preset and known.preset not in presets:
+                self.error(f"--preset {known.preset}: there are {', '.join(presets)}")
+            preset = presets.get(known.preset or known.dataset, presets["default"])
         self.set_defaults(**preset)
         return self.parse_args(argv)
 
@@ -1236,8 +1302,8 @@ class Run:
         rates = [json.loads(line)["images_per_s"] for line in (self.folder / "metrics.jsonl").read_text().splitlines()]
         self.write(event="final", **metrics, seconds_train=self.seconds, images_per_s=float(np.median(rates)) if rates else None)
         print(table(self.method, metrics))
-        print(f"{self.args.epochs} epochs, {self.args.arch}, {self.seconds:.0f} s of training. LP: logistic regression on frozen backbone features, its L2 chosen "
-              "on a\nheld-out tenth of the training set; NN: cosine on the same features; the rest: embeddings. All on the test set.")
+        print(f"{self.args.epochs} epochs, {self.args.arch}, {self.seconds:.0f} s of training. LP: logistic regression on frozen backbone features (z: on "
+              "embeddings),\nits L2 chosen on a held-out tenth of the training set; NN: cosine on the same features; the rest: embeddings. All on the test set.")
 
 
 COLLAPSE = [("act", lambda v: v < 1e-6, "every dimension of the embedding is dead"), ("gated_off", lambda v: v > 0.999, "every gate is off"),
@@ -1260,7 +1326,8 @@ def on_signals(handle):
             signal.signal(number, handler)
 
 
-COLUMNS = {"LP@1": ("lp1", ".1f"), "LP@5": ("lp5", ".1f"), "5-NN": ("knn5", ".1f"), "200-NN": ("knn200", ".1f"), "Cons.": ("cons", ".1f"),
+COLUMNS = {"LP@1": ("lp1", ".1f"), "LP@5": ("lp5", ".1f"), "z: LP@1": ("lp1_embedding", ".1f"),
+           "5-NN": ("knn5", ".1f"), "200-NN": ("knn200", ".1f"), "Cons.": ("cons", ".1f"),
            "H_s": ("entropy", ".3f"), "P@1": ("p_at_1", ".1f"), "P@10": ("p_at_10", ".1f"), "Act.": ("act", ".3f"), "live": ("live_dims", ".0f"),
            "Corr.": ("corr", ".3f")}
 

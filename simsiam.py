@@ -13,12 +13,11 @@ Measured with the first command: linear probe 55.0 ± 1.1 %, collapse indicator 
 15 epochs in about 125 s on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21; results/shapes-simsiam-seed*); with the second
 34.3 % and .21, with --no-predictor 61.7 % and .22 (seed 1). The last norm keeps the mean of a batch at 0, so collapsed embeddings
 are not equal but lie on one line, a share f of them on the shorter side, and the indicator is 2·sqrt(f (1 − f)), at least about
-2/sqrt(batch); at batch 1000 it ends at .09 and .12 (results/simsiam-collapse-16px*). The paper's rows have not been measured yet.
+2/sqrt(batch); at batch 1000 it ends at .09 and .12 (results/simsiam-collapse-16px*). These runs are older than the zero
+initialisation of residual branches (the paper's, now in use). The paper's rows have not been measured yet.
 
-Differences from the paper: 1. padding 1 in the CIFAR stem; 2. normalisations use eps = 1e-2; 3. the order of the colour
-operators is drawn per part of a batch (on a CPU); 4. the projector has three layers, as on ImageNet (--projector-layers 2: as on CIFAR).
+Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. the settings `shapes` and `default` are ours.
 """
-import functools
 import json
 
 import torch
@@ -29,15 +28,19 @@ import common
 
 EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
+PAPER = dict(  # the paper's CIFAR recipe (its Appendix D)
+    arch="resnet18", image_size=32, epochs=800, batch_size=512, optimizer="sgd", lr=0.06, weight_decay=5e-4,
+    projector_layers=2, head_out=2048, predictor_hidden=512, min_scale=0.2, jitter=0.4, gray=0.2, blur=0.0, crop="bilinear")
 PRESETS = {  # what a data set's name stands for; any flag overrides
-    "shapes": dict(arch="resnet8", image_size=32, epochs=15, batch_size=128, optimizer="sgd", lr=0.2, weight_decay=5e-4,
-                   head_out=512, predictor_hidden=128, min_scale=0.2, jitter=0.8, blur=0.0),
-    "cifar100": dict(arch="resnet18", image_size=32, epochs=800, batch_size=512, optimizer="sgd", lr=0.06, weight_decay=5e-4,
-                     head_out=2048, predictor_hidden=512, min_scale=0.2, jitter=0.4, blur=0.0),
-    "imagenet100": dict(arch="resnet18", image_size=224, decode_size=256, epochs=100, batch_size=256, optimizer="sgd", lr=0.05, weight_decay=1e-4,
-                        head_out=2048, predictor_hidden=512, min_scale=0.2, jitter=0.4, blur=0.5),
+    "cifar10": PAPER,
+    "cifar100": PAPER,
+    "imagenet": PAPER | dict(arch="resnet50", image_size=224, decode_size=256, epochs=100, lr=0.1, weight_decay=1e-4,  # 0.05 · 512/256
+                             projector_layers=3, blur=0.5),
+    "shapes": PAPER | dict(arch="resnet8", epochs=15, batch_size=128, lr=0.2, projector_layers=3, head_out=512, predictor_hidden=128,
+                           jitter=0.8),
+    "default": PAPER | dict(epochs=100, batch_size=128, lr=0.2, head_out=512, predictor_hidden=128),
 }
-PRESETS["imagenet"] = PRESETS["imagenet100"] | dict(arch="resnet50", batch_size=512, lr=0.1)  # the paper's
+PRESETS["imagenet100"] = PRESETS["imagenet"] | dict(arch="resnet18")  # no paper has this row
 
 
 def negative_cosine(p, z, stop_gradient=True):
@@ -88,11 +91,10 @@ def draw_collapse(folder):
 
 def parser():
     """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
-    flags = common.Parser("simsiam", __doc__, optimizers=("sgd", "adam"))
+    flags = common.Parser("simsiam", __doc__)
     flags.add_argument("--head-out", type=common.within(0, kind=int), help="width and outputs K of the projector (paper: 2048)")
-    flags.add_argument("--projector-layers", type=common.within(0, kind=int), default=3, help="its linear layers (paper: 3; 2 on CIFAR)")
+    flags.add_argument("--projector-layers", type=common.within(0, kind=int), help="its linear layers (paper: 3; 2 on CIFAR)")
     flags.add_argument("--predictor-hidden", type=common.within(0, kind=int), help="hidden units of the predictor (paper: 512)")
-    flags.add_argument("--jitter", type=common.within(0, 1, closed=True), help="strength of colour jitter; hue a quarter of it (paper: 0.4)")
     flags.add_argument("--no-stop-grad", action="store_true", help="ablation: the targets get gradient too; collapses")
     flags.add_argument("--no-predictor", action="store_true", help="ablation: p = z; collapses")
     return flags
@@ -105,7 +107,7 @@ def main(argv=None):
                             args.skip_unreadable)
     steps = data.steps(args.batch_size)
 
-    backbone, d = common.resnet(args.arch, args.image_size)
+    backbone, d = common.resnet(args.arch, args.image_size, zero_init_residual=True)
     head = projector(d, args.head_out, args.projector_layers)
     predictor = nn.Identity() if args.no_predictor else bottleneck(args.head_out, args.predictor_hidden)
     model = SimSiam(backbone, head, predictor)
@@ -115,16 +117,15 @@ def main(argv=None):
     criterion = run.compile(negative_cosine)
 
     groups = [{"params": [*backbone.parameters(), *head.parameters()]}, {"params": list(predictor.parameters())}]
-    make = functools.partial(torch.optim.SGD, momentum=0.9) if args.optimizer == "sgd" else torch.optim.Adam
-    optimizer = make(groups, lr=args.lr, weight_decay=args.weight_decay, fused=True)
+    optimizer = common.OPTIMIZERS[args.optimizer](groups, lr=args.lr, weight_decay=args.weight_decay)
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimizer, [lambda step: common.lr_at(step, args.epochs * steps), lambda step: 1.0])  # the predictor's stays constant
 
     for epoch in run.epochs(model, optimizer, schedule):
         model.train()
         for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.step):  # (N, 3, H, W) uint8
-            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur,
-                               jitter=(args.jitter, args.jitter, args.jitter, args.jitter / 4))
+            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
+                               blur=args.blur, crop=args.crop)
             with run.autocast():
                 (h1, z1, p1), (h2, z2, p2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
             z1, z2, p1, p2 = common.gather(z1, z2, p1, p2)  # of all processes, with gradient

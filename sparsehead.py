@@ -25,9 +25,12 @@ the largest, around which Adam's steps keep them anyway. --prox takes the proxim
 after each update instead: lr λ long, not rescaled by Adam, hence weak, but it ends at columns that are exactly zero: none at λ = 1,
 6 % at λ = 3, 85 % at λ = 10 (probe 63.5, 63.7 and 55.2 %).
 
-Differences from the papers: 1. padding 1 in the CIFAR stem; 2. normalisations use eps = 1e-2; 3. the order of the colour
-operators is drawn per part of a batch (on a CPU); 4. warm-up is the first twentieth of the run; 5. one recipe of augmentations for all
-bases (BYOL and Barlow Twins draw blur and solarisation differently for the two views).
+What the paper leaves open (schedule, augmentation, head width) is from the code of W-MSE (Ermolov et al. 2021, arXiv 2007.06346),
+whose protocol and 5-NN evaluation it follows. Differences: common.py's, and 1. normalisations use eps = 1e-2; 2. no BatchNorm
+behind SimCLR's head, and each view through its own forward (W-MSE code: both in one); 3. STL-10 is evaluated on the whole image at
+64 pixels (W-MSE code: the central 64 of 70); 4. on ImageNet one recipe of augmentations for all bases (BYOL and Barlow Twins blur
+and solarise the two views differently), two layers in Barlow Twins' head as the paper says (its own paper: three), τ = 0.5 for
+SimCLR; 5. the settings `shapes` and `default` are ours.
 """
 import argparse
 import copy
@@ -44,17 +47,29 @@ import common
 
 EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
+PAPER = dict(  # lr, weight decay, epochs and τ are the paper's, the rest is from the W-MSE code, whose protocol the paper follows
+    arch="resnet18", image_size=32, epochs=1000, batch_size=512, optimizer="adam", lr=3e-3, weight_decay=1e-6, schedule="step",
+    warmup=500 / 97,  # 500 steps
+    temperature=0.5, momentum=0.99, head_hidden=1024, head_out=64,
+    min_scale=0.2, jitter=0.4, gray=0.1, blur=0.0, crop="bicubic", order="colour-crop")
 PRESETS = {  # what a data set's name stands for; any flag overrides
-    "shapes": dict(arch="resnet8", image_size=32, epochs=15, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=1e-6,
-                   temperature=0.5, head_hidden=256, head_out=256, min_scale=0.2, blur=0.0),
-    "cifar100": dict(arch="resnet18", image_size=32, epochs=1000, batch_size=512, optimizer="adam", lr=3e-3, weight_decay=1e-6,
-                     temperature=0.5, head_hidden=512, head_out=512, min_scale=0.2, blur=0.0),
-    "stl10": dict(arch="resnet18", image_size=96, epochs=2000, batch_size=512, optimizer="adam", lr=2e-3, weight_decay=1e-6,
-                  temperature=0.5, head_hidden=512, head_out=512, min_scale=0.2, blur=0.5),
-    "imagenet100": dict(arch="resnet50", image_size=224, decode_size=256, epochs=1000, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=1e-6,
-                        temperature=0.5, head_hidden=2048, head_out=2048, min_scale=0.08, blur=0.5),
+    "cifar10": PAPER,
+    "cifar100": PAPER,
+    "stl10": PAPER | dict(image_size=64, epochs=2000, lr=2e-3, warmup=500 / 205, head_out=128),
+    "tiny-imagenet-200": PAPER | dict(image_size=64, lr=2e-3, warmup=500 / 195, head_out=128),
+    "shapes": PAPER | dict(arch="resnet8", epochs=15, batch_size=256, schedule="cosine", warmup=0.75, head_hidden=256, head_out=256,
+                           jitter=0.8, gray=0.2, crop="bilinear", order="crop-colour"),
+    "default": PAPER | dict(epochs=100, batch_size=128, schedule="cosine", warmup=1.0, head_hidden=512, head_out=128,
+                            jitter=0.8, gray=0.2, order="crop-colour"),
 }
-PRESETS["imagenet"] = PRESETS["imagenet100"]
+IMAGENET = PAPER | dict(  # and each base's own paper, here SimCLR's
+    arch="resnet50", image_size=224, decode_size=256, batch_size=4096, optimizer="lars", lr=4.8, schedule="cosine", warmup=10.0,
+    head_hidden=2048, head_out=128, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, order="crop-colour")
+IMAGENET_OF = {
+    "simclr": IMAGENET,
+    "byol": IMAGENET | dict(lr=3.2, weight_decay=1.5e-6, momentum=0.996, head_hidden=4096, head_out=256, jitter=0.4),
+    "barlow": IMAGENET | dict(batch_size=2048, lr=1.6, bias_lr=0.0384, weight_decay=1.5e-6, head_hidden=8192, head_out=8192, jitter=0.4),
+}
 
 
 # -------------------------------------------------------------------------------------------------------------- losses
@@ -107,6 +122,14 @@ def update_target(target, online, momentum):
 def momentum_at(step, steps, start=0.99):
     """BYOL's momentum at a step (from 0) of `steps`: from `start` to 1 along half a cosine."""
     return 1 - (1 - start) * (math.cos(math.pi * step / steps) + 1) / 2
+
+
+def step_decay(step, epochs, steps, warmup):
+    """Factor of the learning rate at a step (from 0), `steps` in an epoch: linear over `warmup` steps, then 1, ×0.2 at 50 and again
+    at 25 epochs before the end; a quarter and an eighth of a run of less than 200 (the W-MSE code)."""
+    left = epochs - step // steps  # epochs, with this one
+    drops = (left <= min(50, epochs / 4)) + (left <= min(25, epochs / 8))
+    return min(1, (step + 1) / max(1, warmup)) * 0.2**drops
 
 
 # -------------------------------------------------------------------------------------------------------------- models
@@ -169,8 +192,8 @@ def unused_columns(weight):
 
 def report(run, data, model):
     """common.evaluate's numbers, and what SparseHead is about; → metrics, spectra {"representation": (d,), "embedding": (K,)}."""
-    metrics, _ = common.evaluate(run, data, model)
-    h, z = common.features(model, data.x_test, run.args.image_size, run.device)
+    metrics, (_, z) = common.evaluate(run, data, model)
+    h, _ = common.features(model, data.x_test, run.args.image_size, run.device)
     spectra = {"representation": spectrum(h).cpu(), "embedding": spectrum(z).cpu()}
     metrics |= {f"rank_{name}": effective_rank(values) for name, values in spectra.items()}
     metrics |= {"min_max_representation": min_max_ratio(h), "min_max_embedding": min_max_ratio(z)}
@@ -216,8 +239,7 @@ def finetune(backbone, d, data, share, args):
     for _ in range(args.finetune_epochs):
         for index in chosen[torch.randperm(len(chosen), device=chosen.device)].split(batch)[: len(chosen) // batch]:
             x = data.x_train[index.to(data.x_train.device)].to(args.device).float() / 255  # (n, 3, H, W)
-            box = common.random_boxes(len(x), *x.shape[2:], args.min_scale, args.device)
-            x = common.resized_crop(x, *box, args.image_size, flip=torch.rand(len(x), device=args.device) < 0.5)
+            x = common.random_crop(x, args.image_size, args.min_scale, args.crop)
             loss = F.cross_entropy(model(common.normalise(x)), data.y_train[index].to(args.device))
             optimizer.zero_grad()
             loss.backward()
@@ -231,18 +253,27 @@ def finetune(backbone, d, data, share, args):
 
 
 # ------------------------------------------------------------------------------------------------------------- program
+def presets(base):
+    """PRESETS, and for ImageNet and ImageNet-100 those of a base loss."""
+    return PRESETS | dict.fromkeys(("imagenet100", "imagenet"), IMAGENET_OF[base])
+
+
 def parser():
     """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
-    flags = common.Parser("sparsehead", __doc__, optimizers=("adam", "lars"))
+    flags = common.Parser("sparsehead", __doc__)
     flags.add_argument("--base", choices=["simclr", "byol", "barlow"], default="simclr", help="the loss that SparseHead is added to")
     flags.add_argument("--sparse-weight", type=common.within(0, closed=True), default=1e-4, help="λ (paper: 1e-4); 0: the plain base")
     flags.add_argument("--prox", action="store_true", help="proximal step instead of the penalty: exact zeros")
     flags.add_argument("--temperature", type=common.within(0), help="τ of SimCLR (paper: 0.5)")
     flags.add_argument("--barlow-weight", type=common.within(0, closed=True), default=5e-3, help="of Barlow Twins' off-diagonal (paper: 5e-3)")
-    flags.add_argument("--momentum", type=common.within(0, 1, closed=True), default=0.99, help="BYOL's at the start; ends at 1 (paper: 0.99)")
+    flags.add_argument("--momentum", type=common.within(0, 1, closed=True), help="BYOL's at the start; ends at 1 (W-MSE code: 0.99, BYOL: 0.996)")
+    flags.add_argument("--schedule", choices=["cosine", "step"], help="of the learning rate; step: constant, ×0.2 near the end, twice")
+    flags.add_argument("--warmup", type=common.within(0, closed=True), help="epochs of linear warm-up, at most half the run (W-MSE code: 500 steps)")
+    flags.add_argument("--bias-lr", type=common.within(0), help="learning rate of biases and norms (default: --lr)")
+    flags.add_argument("--order", choices=["crop-colour", "colour-crop"], help="of the augmentations (W-MSE code: colour-crop)")
     flags.add_argument("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
-    flags.add_argument("--head-hidden", type=common.within(0, kind=int), help="its hidden units (paper: 512, as the representation)")
-    flags.add_argument("--head-out", type=common.within(0, kind=int), help="its outputs K (paper: 512)")
+    flags.add_argument("--head-hidden", type=common.within(0, kind=int), help="its hidden units (W-MSE code: 1024)")
+    flags.add_argument("--head-out", type=common.within(0, kind=int), help="its outputs K (W-MSE code: 64; 128 on STL-10)")
     flags.add_argument("--compare-heads", action="store_true", help="train with no, a linear and an MLP head; one figure")
     flags.add_argument("--finetune", type=common.within(0, 1, closed=True), nargs="+", default=[], metavar="SHARE",
                        help="then fine-tune on these shares of the labels (paper: 0.01 0.1)")
@@ -266,16 +297,20 @@ def train(args, data):
     net, two_views = run.compile(run.parallel(model)), run.compile(common.two_views)
     criterion = run.compile({"simclr": nt_xent, "byol": byol_loss, "barlow": barlow_loss}[args.base])
 
-    make = common.LARS if args.optimizer == "lars" else functools.partial(torch.optim.Adam, fused=True)
-    optimizer = make([p for p in model.parameters() if p.requires_grad], lr=args.lr, weight_decay=args.weight_decay)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, lambda step: common.lr_at(step, args.epochs * steps, args.epochs * steps // 20))
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [{"params": [p for p in trained if p.ndim > 1]}, {"params": [p for p in trained if p.ndim <= 1], "lr": args.bias_lr or args.lr}]
+    make = functools.partial(common.LARS, trust=1e-3, clip=False) if args.optimizer == "lars" else common.OPTIMIZERS[args.optimizer]
+    optimizer = make(groups, lr=args.lr, weight_decay=args.weight_decay)
+    warmup = min(round(args.warmup * steps), args.epochs * steps // 2)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: (
+        step_decay(step, args.epochs, steps, warmup) if args.schedule == "step" else common.lr_at(step, args.epochs * steps, warmup)))
     W, online = model.last, nn.Sequential(backbone, head)
 
     for epoch in run.epochs(model, optimizer, schedule):
         model.train()
         for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.step):  # (N, 3, H, W) uint8
-            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, blur=args.blur)
+            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
+                               blur=args.blur, crop=args.crop, colour_first=args.order == "colour-crop")
             with run.autocast():
                 (h1, z1), (h2, z2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
                 if args.base == "byol":
@@ -320,7 +355,7 @@ def train(args, data):
 
 
 def main(argv=None):
-    args = parser().parse(PRESETS, argv)
+    args = parser().parse(presets(parser().parse_known_args(argv)[0].base), argv)
     if args.head == "none" and args.sparse_weight and not args.compare_heads:
         raise common.BadInput("--head none has no linear layer to make sparse: give --sparse-weight 0 with it")
     data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device, args.decode_size,
