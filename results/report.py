@@ -1,4 +1,4 @@
-"""Put what results/ holds into README.md: its tables, its pictures, and results/README.md's list of runs.
+"""Put what results/ holds into README.md and results/README.md: tables, pictures, the list of runs.
 
     python results/report.py            tables, and where matplotlib is installed the pictures
 """
@@ -47,7 +47,10 @@ def runs(pattern: str) -> list[dict]:
             numbers = {key: value for key, value in (epochs[-1] | last).items() if value is not None}
             if columns := dimensions(file.parent):
                 numbers |= consistencies(columns)
-            found.append(numbers | dict(folder=file.parent, config=json.loads((file.parent / "config.json").read_text())))
+            config = json.loads((file.parent / "config.json").read_text())
+            if "live_dims" in numbers and config.get("head") != "none":
+                numbers["live_share"] = numbers["live_dims"] / config["head_out"]
+            found.append(numbers | dict(folder=file.parent, config=config))
     return found
 
 
@@ -110,14 +113,30 @@ PAPER_GATE = {
     "full": ("bayesncl", "36.14", "70.44"), "soft gate": ("bayesncl-soft", "33.15", "69.87"), "no detach": ("bayesncl-no-detach", "22.29", "67.47"),
     "1-layer gate": ("bayesncl-1-layer", "40.85", "69.55"), "3-layer gate": ("bayesncl-3-layers", "26.37", "68.09"),
 }
-PAPER_1000 = {
-    "SimCLR": ("sparsehead-simclr-plain", "91.80 / 88.42", "66.83 / 56.57", "90.51 / 85.68", "48.82 / 32.86"),
-    "BYOL": ("sparsehead-byol-plain", "91.73 / 89.26", "66.60 / 56.82", "91.86 / 88.61", "51.01 / 36.14"),
-    "Barlow Twins": ("sparsehead-barlow-plain", "90.88 / 88.78", "66.67 / 56.39", "90.71 / 86.31", "49.74 / 33.61"),
-    "SimSiam": ("simsiam", "91.51 / 89.31", "66.73 / 56.87", "91.92 / 88.54", "50.92 / 35.98"),
-    "SimCLR + SparseHead": ("sparsehead-simclr", "92.75 / 90.32", "67.55 / 56.84", "92.24 / 88.49", "51.42 / 36.16"),
-    "BYOL + SparseHead": ("sparsehead-byol", "92.45 / 90.05", "67.52 / 56.86", "92.60 / 88.63", "52.16 / 36.74"),
-    "Barlow Twins + SparseHead": ("sparsehead-barlow", "91.28 / 89.87", "66.91 / 56.47", "91.45 / 88.46", "51.49 / 35.26"),
+SPARSEHEAD_1 = {  # Table 1: linear / 5-NN on four data sets, top-1 / top-5 on two
+    "SimCLR": ("sparsehead-simclr-plain", "91.80 / 88.42", "66.83 / 56.57", "90.51 / 85.68", "48.82 / 32.86", "70.15 / 89.75", "69.32 / 89.15"),
+    "BYOL": ("sparsehead-byol-plain", "91.73 / 89.26", "66.60 / 56.82", "91.86 / 88.61", "51.01 / 36.14", "74.89 / 92.83", "74.31 / 91.62"),
+    "Barlow Twins": ("sparsehead-barlow-plain", "90.88 / 88.78", "66.67 / 56.39", "90.71 / 86.31", "49.74 / 33.61", "72.88 / 90.99", "73.22 / 91.01"),
+    "SimSiam": ("simsiam", "91.51 / 89.31", "66.73 / 56.87", "91.92 / 88.54", "50.92 / 35.98", "74.78 / 92.84", "71.33 / –"),
+    "W-MSE": (None, "91.99 / 89.87", "67.64 / 56.45", "91.65 / 88.49", "49.22 / 35.44", "75.33 / 92.78", "72.56 / –"),
+    "SwAV": (None, "90.17 / 86.45", "65.23 / 54.77", "89.12 / 84.12", "47.13 / 31.07", "75.77 / 92.86", "75.30 / –"),
+    "SSL-HSIC": (None, "91.95 / 89.91", "67.22 / 57.01", "92.06 / 88.87", "51.42 / 36.03", "74.77 / 92.56", "72.13 / 90.33"),
+    "VICReg": (None, "91.08 / 88.93", "66.91 / 56.47", "91.11 / 86.24", "50.17 / 34.24", "74.88 / 92.84", "–"),
+    "SimCLR + SparseHead": ("sparsehead-simclr", "92.75 / 90.32", "67.55 / 56.84", "92.24 / 88.49", "51.42 / 36.16", "72.27 / 91.24", "71.44 / 90.82"),
+    "BYOL + SparseHead": ("sparsehead-byol", "92.45 / 90.05", "67.52 / 56.86", "92.60 / 88.63", "52.16 / 36.74", "75.94 / 92.91", "75.52 / 92.76"),
+    "Barlow Twins + SparseHead": ("sparsehead-barlow", "91.28 / 89.87", "66.91 / 56.47", "91.45 / 88.46", "51.49 / 35.26", "75.75 / 92.95", "75.32 / 92.28"),
+}
+SPARSEHEAD_2 = {  # Table 2: ImageNet, fine-tuned on 1 % and 10 % of the labels, top-1 / top-5
+    "SimCLR": ("sparsehead-simclr-plain-finetune", "48.3 / 75.5", "65.6 / 87.8"), "BYOL": (None, "53.2 / 78.4", "68.8 / 89.1"),
+    "SwAV": (None, "53.9 / 78.5", "70.2 / 89.9"), "Barlow Twins": (None, "54.9 / 79.4", "69.6 / 89.1"),
+    "SimCLR + SparseHead": ("sparsehead-simclr-finetune", "50.1 / 76.4", "67.5 / 88.7"),
+    "BYOL + SparseHead": (None, "54.3 / 78.5", "69.4 / 89.5"), "Barlow Twins + SparseHead": (None, "56.2 / 79.5", "70.6 / 89.6"),
+}
+SPARSEHEAD_3 = {  # Table 3: COCO, Mask R-CNN with a C4 backbone, AP / AP50 / AP75
+    "SimCLR": (None, "37.9 / 57.7 / 40.9", "33.2 / 54.6 / 35.3"), "SwAV": (None, "37.6 / 57.6 / 40.2", "33.0 / 54.2 / 35.1"),
+    "BYOL": (None, "37.9 / 57.8 / 40.9", "33.1 / 54.3 / 35.0"), "SimSiam": (None, "37.9 / 57.5 / 40.9", "33.3 / 54.2 / 35.2"),
+    "Barlow Twins": (None, "39.2 / 59.0 / 42.5", "34.2 / 56.0 / 36.5"), "SimCLR + SparseHead": (None, "37.7 / 58.5 / 42.1", "34.7 / 55.4 / 36.2"),
+    "BYOL + SparseHead": (None, "39.5 / 59.8 / 43.4", "35.8 / 56.2 / 37.2"), "Barlow Twins + SparseHead": (None, "39.9 / 59.6 / 43.8", "35.4 / 56.4 / 36.9"),
 }
 LANDSCAPE = {  # row: (paper's value, experiment, settings, whether to show where it started)
     "Table 1, SimCLR, Pr .1 / .2 / .3": (".83 / .90 / .57", "table1", [f"SimCLR, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
@@ -133,6 +152,11 @@ LANDSCAPE = {  # row: (paper's value, experiment, settings, whether to show wher
 }
 
 
+def papers(*headings: str) -> dict[str, None]:
+    """Columns of a paper's values that nothing of ours stands beside."""
+    return dict.fromkeys(headings)
+
+
 def image_table(own: list[str], columns: dict, rows: dict[tuple, str]) -> list[list[str]]:
     """Cells of a table of image runs: the head, then a row for each of `rows`, own cells → name of its runs."""
     pairs = [column if isinstance(column, tuple) else ("{}", column) for column in columns.values()]
@@ -140,11 +164,11 @@ def image_table(own: list[str], columns: dict, rows: dict[tuple, str]) -> list[l
 
 
 def beside(own: list[str], paper: dict, ours: dict, columns: dict) -> list[list[str]]:
-    """Cells of a table that has, for each row of `paper`, the paper's value / ours under the headings of `ours`, then further columns."""
+    """Cells of a table that has, for each row of `paper`, the paper's value under the headings of `ours`, ∣ ours where we can have
+    one, then further columns."""
     table = [[*own, *ours, *columns]]
     for label, (name, *values) in paper.items():
-        measured = [cell(pattern.format(name), template) if pattern else "–" for pattern, template in ours.values()]
-        pairs = [f"{value or '–'} ∣ {mine}" for value, mine in zip(values, measured)]
+        pairs = [f"{value or '–'} ∣ {cell(column[0].format(name), column[1])}" if column else value or "–" for value, column in zip(values, ours.values())]
         table.append([label, *pairs, *(cell(pattern.format(name), template) for pattern, template in columns.values())])
     return table
 
@@ -174,16 +198,13 @@ def landscape_tables() -> list[list[list[str]]]:
 
 def tables() -> list[list[list[str]]]:
     """Every table of README that quotes a run, as rows of cells; the first row is the head, by which README has it."""
-    papers = lambda *headings: dict.fromkeys(headings, (None, ""))  # where nothing of ours can be filled in yet
     at_200 = {f"CIFAR-{n} {label}": (f"cifar{n}-{{}}-seed?", template)
               for n in (10, 100) for label, template in (("Cons.", "{cons:.2f}"), ("LP@1", "{lp1:.2f}"))}
     cifar = lambda n, label, template: {f"our CIFAR-{n}, 200 epochs: {label}": (f"cifar{n}-{{}}-seed?", template)}
     cpu = lambda label, template: {f"our CPU study: {label}": ("cifar10-cpu-{}-seed?", template)}
-    shapes = lambda label, template: {f"built-in data: {label}": ("shapes-{}-seed?", template)}
-    both = "{lp1:.1f} / {knn5:.1f}"
     seeds, live = {"seeds": "{runs}"}, {"Act.": "{act:.3f}", "live": "{live_dims:.0f}"}
     methods = {(label,): name for label, name in METHODS.items()}
-    untuned = {("BayesNCL, the paper's ρ and λ",): "bayesncl-untuned"}
+    untuned = {("BayesNCL, the authors' CIFAR-100 ρ and λ",): "bayesncl-untuned"}
     gates = {("ste (the paper's)", ""): "bayesncl", ("Gumbel", "`--gate gumbel`"): "bayesncl-gumbel", ("soft", "`--gate soft`"): "bayesncl-soft",
              ("none: NCL", "`--gate none`"): "ncl", ("no detach", "`--no-detach`"): "bayesncl-no-detach",
              ("1 layer", "`--gate-layers 1`"): "bayesncl-1-layer", ("3 layers", "`--gate-layers 3`"): "bayesncl-3-layers",
@@ -199,12 +220,10 @@ def tables() -> list[list[list[str]]]:
         "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}", "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"}
     return [
         beside(["200 epochs, ResNet-18: paper ∣ ours"], PAPER_200, at_200 | papers("IN-100 Cons.", "IN-100 H_s", "IN-100 Act.", "IN-100 LP@1 / @5"),
-               cpu("Cons.", "{cons:.1f}") | cpu("LP@1", "{lp1:.1f}")),
+               cpu("Cons.", "{cons:.1f}") | cpu("LP@1", "{lp1:.1f}") | cpu("active entries / dimensions", "{act:.2f} / {live_share:.2f}")),
         beside(["gate, ImageNet-100: paper ∣ ours"], PAPER_GATE, papers("Cons.", "LP@1"),
                cifar(100, "Cons. / LP@1", "{cons:.1f} / {lp1:.1f}") 
                | {"built-in data, seeds 1 and 2: Cons. / LP@1": ("shapes-{}-seed[12]", "{cons:.1f} / {lp1:.1f}")}),
-        beside(["1000 epochs, linear / 5-NN: paper ∣ ours"], PAPER_1000, papers("CIFAR-10", "CIFAR-100", "STL-10", "Tiny-ImageNet"),
-               cifar(10, "LP@1", "{lp1:.1f}") | cifar(100, "LP@1", "{lp1:.1f}") | cpu("LP@1 / 5-NN", both) | shapes("LP@1 / 5-NN", both)),
         image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | seeds | {"s": "{seconds_train:.0f}"}), methods | untuned),
         image_table(["settings tried, seed 0"], ACCURACY | {"Cons.": "{cons:.1f}", "weighted": "{cons_weighted:.1f}"} | live, tried),
         image_table(["built-in data set"], of_study("shapes", ACCURACY | DIMENSIONS | {"Cons. of background": "{background_cons:.1f}"} | SPARSITY | seeds
@@ -214,15 +233,25 @@ def tables() -> list[list[list[str]]]:
         background_table(),
         image_table(["Cons. of the dimensions that are active on at least"], rare, {
             ("CIFAR-10, NCL",): "cifar10-cpu-ncl", ("CIFAR-10, BayesNCL",): "cifar10-cpu-bayesncl",
-            ("CIFAR-10, BayesNCL, the paper's ρ and λ",): "cifar10-cpu-bayesncl-untuned",
+            ("CIFAR-10, BayesNCL, the authors' CIFAR-100 ρ and λ",): "cifar10-cpu-bayesncl-untuned",
             ("built-in data, NCL",): "shapes-ncl", ("built-in data, BayesNCL",): "shapes-bayesncl"}),
-        image_table(["P@10 with NCL's m most active dimensions"], {f"m = {m}": f"{{p_at_10_top_{m}:.1f}}" for m in (32, 64, 128, 256)},
+        image_table(["P@10 with NCL's m most active dimensions"], {f"m = {m}": f"{{p_at_10_top_{m}:.1f}}" for m in (32, 64, 128)} | {"all 256": "{p_at_10:.1f}"},
                     {("built-in data set",): "shapes-ncl-seed?", ("CIFAR-10, CPU study",): "cifar10-cpu-ncl-seed?"}),
         image_table([""], of_study("shapes", ACCURACY | {"collapse indicator": "{spread:.2f}", "Corr.": "{corr:.2f}"} | seeds),
                     {("SimSiam",): "simsiam", ("`--no-stop-grad`",): "simsiam-no-stop-grad", ("`--no-predictor`",): "simsiam-no-predictor"}),
         image_table(["SparseHead, seed 1"], of_study("shapes-sparsehead-simclr", head_columns), heads),
         *landscape_tables(),
     ]
+
+
+def sparsehead_tables() -> list[list[list[str]]]:
+    """Tables 1 to 3 of the SparseHead paper, and what we have of the kind, for results/README.md."""
+    both, shapes = "{lp1:.1f} / {knn5:.1f}", {"built-in data: LP@1 / 5-NN": ("shapes-{}-seed?", "{lp1:.1f} / {knn5:.1f}")}
+    four, two = papers("CIFAR-10", "CIFAR-100", "STL-10", "Tiny-ImageNet"), papers("ImageNet-100", "ImageNet")
+    shares = {f"built-in data, {100 * share:g} %": ("shapes-{}-seed?", f"{{finetune_{share}_top1:.1f}} / {{finetune_{share}_top5:.1f}}") for share in (0.01, 0.1)}
+    return [beside(["Table 1: linear / 5-NN, top-1 / top-5"], SPARSEHEAD_1, four | two, {"our CPU study: LP@1 / 5-NN": ("cifar10-cpu-{}-seed?", both)} | shapes),
+            beside(["Table 2: fine-tuned, top-1 / top-5"], SPARSEHEAD_2, papers("ImageNet, 1 %", "ImageNet, 10 %"), shares),
+            beside(["Table 3: COCO, AP / AP50 / AP75"], SPARSEHEAD_3, papers("detection", "segmentation"), {})]
 
 
 BACKGROUND_ROWS = {"NCL": "ncl", "BayesNCL": "bayesncl", "BayesNCL, no KL term": "bayesncl-no-kl", "inverse frequency": "bayesncl-ipw"}
@@ -274,7 +303,8 @@ def with_tables(text: str, found: list[list[list[str]]]) -> str:
 
 def pages() -> dict[Path, str]:
     """README.md and results/README.md as the records have them."""
-    return {path: with_tables(path.read_text(), found) for path, found in ((ROOT / "README.md", tables()), (RESULTS / "README.md", [list_of_runs()]))}
+    found = {ROOT / "README.md": tables(), RESULTS / "README.md": [*sparsehead_tables(), list_of_runs()]}
+    return {path: with_tables(path.read_text(), own) for path, own in found.items()}
 
 
 # ------------------------------------------------------------------------------------------------------------ pictures
