@@ -223,7 +223,7 @@ def main(argv=None):
         run.end_epoch(epoch, schedule.get_last_lr()[0])
     run.save_backbone(backbone)
     metrics, (e_train, e) = common.evaluate(run, data, model)
-    metrics |= common.feature_selection(e_train, data.y_train, e, data.y_test)
+    metrics |= common.feature_selection(e_train, data.y_train, e, data.y_test, metrics.get("l2_embedding"))
     run.finish(metrics | cost(backbone, head, gating, args.image_size, args.device))
 
 

@@ -743,12 +743,12 @@ def features(model: nn.Module, images: Tensor, size: int, device="cpu", batch=50
     return tuple(found)
 
 
-def linear_probe(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -> dict[str, float]:
+def linear_probe(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)) -> dict[str, float]:
     """Linear probe: multinomial logistic regression on frozen features (N, d), standardised; → {"lp1", "lp5"} in % of the
     test set, and the "l2" it chose.
 
-    min over W, b of mean cross-entropy + l2/2·‖W‖², by full-batch LBFGS. l2 is the best of 1, .1, … 1e-5 on a held-out
-    tenth of the *training* set; then all of it is fitted again. The test set is read once, at the end.
+    min over W, b of mean cross-entropy + l2/2·‖W‖², by full-batch LBFGS. l2 is the best of `strengths`, strong to weak, on a
+    held-out tenth of the *training* set; then all of it is fitted again. The test set is read once, at the end.
     """
     mean, std = train.mean(0), train.std(0).clamp(min=1e-6)
     train, test = (train - mean) / std, (test - mean) / std
@@ -770,8 +770,8 @@ def linear_probe(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
         return weight.detach(), bias.detach()
 
     start = torch.zeros(classes, train.shape[1], device=train.device), torch.zeros(classes, device=train.device)
-    best, x_kept, y_kept = -1.0, train[~held], y_train[~held]
-    for l2 in (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5):  # from strong to weak, each from the last one's solution
+    best, x_kept, y_kept, chosen, chosen_start = -1.0, train[~held], y_train[~held], strengths[0], start
+    for l2 in strengths if len(strengths) > 1 else ():  # each from the last one's solution
         start = fit(x_kept, y_kept, l2, *start)
         right = (F.linear(train[held], *start).argmax(1) == y_train[held]).float().mean().item()
         if right > best:  # of equals the stronger
@@ -861,10 +861,11 @@ def dimensions(e: Tensor, labels: dict[str, Tensor]) -> str:
     return "\n".join([",".join(columns), *(",".join(f"{value:.4g}" for value in line) for line in live)]) + "\n"
 
 
-def feature_selection(e_train: Tensor, y_train: Tensor | None, e: Tensor, y: Tensor | None) -> dict[str, float]:
+def feature_selection(e_train: Tensor, y_train: Tensor | None, e: Tensor, y: Tensor | None, l2: float | None) -> dict[str, float]:
     """Feature selection ([NCL]): of the K dimensions of embeddings keep the m of largest mean |activation| on the *training* images
     e_train (M, K), for m = K/8, K/4, K/2. → {"p_at_10_top_<m>", "lp1_top_<m>"}, both in %, P@10 among the test images e (N, K)
-    and a linear probe on these dimensions, and the same of m dimensions drawn at random, "…_random_<m>". {} without labels."""
+    and a linear probe of strength l2 on these dimensions, and the same of m dimensions drawn at random, "…_random_<m>". {} without
+    labels."""
     if y is None:
         return {}
     K, scores, y_train, y = e.shape[1], {}, y_train.to(e.device), y.to(e.device)
@@ -875,7 +876,7 @@ def feature_selection(e_train: Tensor, y_train: Tensor | None, e: Tensor, y: Ten
             kept = order[:m]
             nearest = neighbours(e[:, kept], e[:, kept], min(10, len(e) - 1), skip_self=True)[1]
             scores[f"p_at_10_{name}_{m}"] = 100 * (y[nearest] == y[:, None]).float().mean().item()
-            scores[f"lp1_{name}_{m}"] = linear_probe(e_train[:, kept], y_train, e[:, kept], y)["lp1"]
+            scores[f"lp1_{name}_{m}"] = linear_probe(e_train[:, kept], y_train, e[:, kept], y, [l2])["lp1"]
     return scores
 
 
@@ -892,7 +893,8 @@ def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, tuple[Tens
     h_train, e_train = features(model, data.x_train, run.args.image_size, run.device) if labels else (None, None)
     for key, (y_train, y_test) in labels.items():
         scores = linear_probe(h_train, y_train, h, y_test)
-        scores["lp1_embedding"] = linear_probe(e_train, y_train, e, y_test)["lp1"]
+        of_z = linear_probe(e_train, y_train, e, y_test)
+        scores |= {"lp1_embedding": of_z["lp1"], "l2_embedding": of_z["l2"]}
         scores["knn5"], scores["knn200"] = knn_accuracy(h_train, y_train, h, y_test)
         metrics |= {key + name: value for name, value in scores.items()}
     if run.folder:
@@ -1473,8 +1475,9 @@ def peer_calls(images: Tensor, z: Tensor, train: tuple, test: tuple, e: Tensor) 
     """What other libraries, where installed, do for the same inputs: part of the benchmark → {name: call}."""
     from torchvision.transforms import v2
     size, pil = images.shape[-1], [v2.functional.to_pil_image(x) for x in images]
-    chain = v2.Compose([v2.RandomResizedCrop(size), v2.RandomHorizontalFlip(), v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8),
-                        v2.RandomGrayscale(0.2), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
+    chain = v2.Compose([v2.RandomResizedCrop(size, interpolation=v2.InterpolationMode.BICUBIC), v2.RandomHorizontalFlip(),
+                        v2.RandomApply([v2.ColorJitter(0.8, 0.8, 0.8, 0.2)], 0.8), v2.RandomGrayscale(0.2),
+                        v2.RandomApply([v2.GaussianBlur(13, (0.1, 2.0))], 0.5), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 
     def loop():  # cons and entropy dimension by dimension, then P@10
         y, f = test[1].numpy(), F.normalize(e).numpy()
@@ -1489,8 +1492,8 @@ def peer_calls(images: Tensor, z: Tensor, train: tuple, test: tuple, e: Tensor) 
              "NT-Xent": {}, "probe": {}, "kNN": {}}
     try:
         import kornia.augmentation as K
-        batched = nn.Sequential(K.RandomResizedCrop((size, size), (0.08, 1)), K.RandomHorizontalFlip(), K.ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8),
-                                K.RandomGrayscale(p=0.2))
+        batched = nn.Sequential(K.RandomResizedCrop((size, size), (0.08, 1), resample="bicubic"), K.RandomHorizontalFlip(),
+                                K.ColorJitter(0.8, 0.8, 0.8, 0.2, p=0.8), K.RandomGrayscale(p=0.2), K.RandomGaussianBlur((13, 13), (0.1, 2.0), p=0.5))
         calls["augmentation"]["kornia"] = lambda: batched(images.float() / 255)
     except ImportError:
         print("kornia is not installed")
@@ -1498,7 +1501,7 @@ def peer_calls(images: Tensor, z: Tensor, train: tuple, test: tuple, e: Tensor) 
         from lightly.loss import NTXentLoss
         from lightly.transforms import SimCLRTransform
         from lightly.utils.benchmarking import knn_predict
-        pair, criterion = SimCLRTransform(input_size=size, cj_strength=1.0, gaussian_blur=0.0), NTXentLoss(temperature=0.2)  # two views a call
+        pair, criterion = SimCLRTransform(input_size=size, cj_strength=1.0, gaussian_blur=0.5), NTXentLoss(temperature=0.2)  # two views a call
         calls["augmentation"]["lightly"] = lambda: [torch.stack([pair(x)[0] for x in pil[: len(pil) // 2]])]
         calls["NT-Xent"]["lightly"] = lambda: criterion(*z.chunk(2)).backward()
         bank = F.normalize(train[0]).T.contiguous()
@@ -1542,7 +1545,7 @@ def benchmark(device: torch.device, peers: bool) -> None:
 
     precisions, rates = ("fp32", "bf16")[: 1 + has_bf16(device)], {}
     with tempfile.TemporaryDirectory() as folder:
-        run = lambda images, flags: run_simclr(Path(folder), images, f"--device {device} {flags}")
+        run = lambda images, flags: run_simclr(Path(folder), images, f"--device {device} --batch-size 256 {flags}")
         for arch, n in (("resnet8", 2560), ("resnet20", 1024), ("resnet18", 512)):
             for precision in precisions:
                 rates[precision], peak = run(n, f"--arch {arch} --precision {precision}")

@@ -150,7 +150,7 @@ def main(argv=None):
         run.end_epoch(epoch, schedule.get_last_lr()[0])
     run.save_backbone(backbone)
     metrics, (e_train, e) = common.evaluate(run, data, model)
-    run.finish(metrics | common.feature_selection(e_train, data.y_train, e, data.y_test))
+    run.finish(metrics | common.feature_selection(e_train, data.y_train, e, data.y_test, metrics.get("l2_embedding")))
 
 
 if __name__ == "__main__":

@@ -651,6 +651,15 @@ def test_probe_reaches_the_minimum_of_its_objective():
     assert abs(scores["lp1"] - 100 * ((b @ weight + bias).argmax(1) == y_test).double().mean().item()) <= 0.3
 
 
+def test_probe_of_one_strength_chooses_nothing():
+    y = torch.arange(600) % 3
+    x = torch.randn(600, 8) + F.one_hot(y, 8)
+    chosen = common.linear_probe(x[:500], y[:500], x[500:], y[500:])
+    for l2 in (chosen["l2"], 1.0):
+        alone = common.linear_probe(x[:500], y[:500], x[500:], y[500:], [l2])
+        assert alone["l2"] == l2 and (l2 != chosen["l2"] or alone["lp1"] == pytest.approx(chosen["lp1"], abs=2))
+
+
 def test_probe_never_chooses_on_the_test_set():
     (x, y), (x_test, y_test) = blobs(noise=2.0), blobs(100, noise=2.0)
     scores = common.linear_probe(x, y, x_test, y_test)
@@ -947,12 +956,12 @@ def test_feature_selection_ranks_by_activation_on_the_training_images():
     y = torch.arange(200) % 4
     order = torch.randperm(32)
     e = torch.cat([F.one_hot(y, 4) * 3.0, 0.5 * torch.rand(200, 28)], 1)[:, order]  # four strong dimensions that tell the class
-    scores = common.feature_selection(e, y, e, y)
+    scores = common.feature_selection(e, y, e, y, 1e-3)
     assert list(scores) == [f"{what}_{which}_{m}" for m in (4, 8, 16) for which in ("top", "random") for what in ("p_at_10", "lp1")]
     assert scores["p_at_10_top_4"] == scores["lp1_top_4"] == 100 and scores["p_at_10_random_4"] < 90
     weak = torch.where(e > 2, 0.01, e)  # on the test images the four are the weakest
-    assert common.feature_selection(e, y, weak, y)["p_at_10_top_4"] == 100 != common.feature_selection(weak, y, weak, y)["p_at_10_top_4"]
-    assert common.feature_selection(e, None, e, None) == {}
+    assert common.feature_selection(e, y, weak, y, 1e-3)["p_at_10_top_4"] == 100 != common.feature_selection(weak, y, weak, y, 1e-3)["p_at_10_top_4"]
+    assert common.feature_selection(e, None, e, None, None) == {}
 
 
 # -------------------------------------------------------------------------------------------------------------- bayesncl.py
