@@ -13,8 +13,8 @@ Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, a
 Measured with the first command: linear probe 67.7 ± 4.1 %, Cons. 25.6 ± 3.3 (NCL: 28.5 ± 3.8), 9 % active (mean ± std of seeds 1 to
 5; object label; 15 epochs in about 115 s on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21;
 results/shapes-bayesncl-seed*). On 10,000 images of CIFAR-10 (ResNet-8, 20 epochs, ρ = 0.5, seeds 1 to 3;
-results/cifar10-cpu-bayesncl-seed*) Cons. 37.3 ± 1.2 (NCL: 34.0 ± 2.8), but 22.6 ± 0.4 (24.1 ± 0.9) when each dimension counts as
-often as it is active. The 200-epoch row has not been measured yet.
+results/cifar10-cpu-bayesncl-seed*, with an older recipe) Cons. 37.3 ± 1.2 (NCL: 34.0 ± 2.8), but 22.6 ± 0.4 (24.1 ± 0.9) when each
+dimension counts as often as it is active. The 200-epoch row has not been measured yet.
 
 Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. the settings `shapes` and `default` are ours (no
 blur, bilinear crops); 3. z ⊙ m is normalised once (same value and gradient; nested, an empty row's gradient is multiplied by
@@ -59,8 +59,8 @@ def nt_xent(z1, z2, temperature):
 
 
 def non_negative(z, kind):
-    """σ₊ ([NCL]), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
-    is off can come back. leaky_relu and gelu go slightly below 0; none returns z and gives SimCLR back."""
+    """σ₊ (Wang et al.), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
+    is off can come back. leaky_relu and gelu go slightly below 0; none returns z and, without a gate, gives SimCLR back."""
     if kind == "rep_relu":
         soft = F.gelu(z)
         return soft - soft.detach() + F.relu(z).detach()
@@ -120,7 +120,8 @@ def projection_head(kind, d, hidden, out):
 
 
 class BayesNCL(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d), gated embedding z̃, mask m, keep probabilities α (N, K)."""
+    """Images (N, 3, S, S) → representation h (N, d), gated embedding z⁺ ⊙ m, which the loss normalises to z̃, mask m and keep
+    probabilities α, (N, K) each."""
 
     def __init__(self, backbone, head, gating, outputs, activation="rep_relu", kind="ste", temperature=1.0, detach=True, ipw=False):
         super().__init__()
@@ -164,7 +165,7 @@ def parser():
     flags.add_argument("--head-out", type=common.within(0, kind=int), help="its outputs K (paper: 256)")
     flags.add_argument("--activation", help="σ₊ (paper: rep_relu on CIFAR, relu on ImageNet-100)",
                        choices=["rep_relu", "relu", "gelu", "sigmoid", "softplus", "exp", "leaky_relu", "none"])
-    flags.add_argument("--gate", choices=["ste", "gumbel", "logistic", "soft", "none"], default="ste", help="none is NCL")
+    flags.add_argument("--gate", choices=["ste", "gumbel", "logistic", "soft", "none"], default="ste", help="none is NCL, whatever the gate's other flags")
     flags.add_argument("--gate-layers", type=int, choices=[1, 2, 3], default=2, help="linear layers of the gating head (paper: 2)")
     flags.add_argument("--gate-hidden", type=common.within(0, kind=int), help="hidden units of the gating head (paper: 2048; 16384 on ImageNet-100)")
     flags.add_argument("--gate-lr", type=common.within(0), help="peak learning rate of the gating head (authors' CIFAR-100 command: 0.1)")

@@ -8,9 +8,12 @@
     plumbing      Parser, Run, launch
 
 Where this differs from the authors' code, for every method: 1. the CIFAR stem has padding 1 (the NCL authors': 2); 2. views are
-torchvision's operators on floats, the authors' PIL's on bytes (up to 17/255 apart in hue); blur is a Gaussian of 13 taps, PIL's
-an approximation by boxes; on a CPU the order of the colour operators is drawn per part of a batch; 3. inputs are (x − 0.5) / 0.25
-for every data set; 4. the probe is a convex one (linear_probe), neighbours are by cosine.
+torchvision's operators on floats, the authors' are PIL's on bytes, with a blur approximated by boxes where ours is a Gaussian of 13
+taps (NCL on ImageNet-100: DALI's, its colour in one step); on a CPU the order of the colour operators is drawn per part of a batch;
+3. ImageNet's images are shrunk to 256 pixels and cut square once, so that crops never see the margins; 4. inputs are
+(x − 0.5) / 0.25 for every data set; 5. the probe is a convex one (linear_probe), neighbours are by cosine (SparseHead's: Euclidean);
+6. bf16 (the NCL authors: fp16), learning rates and momenta follow their schedule per step where some do per epoch, and a warm-up
+of n steps starts at 1/(n + 1) of the peak (the NCL authors': at 3e-5).
 
     python common.py            benchmark of the parts and of whole epochs on this machine
     python common.py --peers    the same next to torchvision on PIL, kornia, lightly and scikit-learn, where they are installed
@@ -409,7 +412,7 @@ def crop_matrix(start: Tensor, length: Tensor, inputs: int, size: int, flip: Ten
     if kind == "bilinear":
         weight = (1 - t).clamp(min=0)
     else:
-        near, far = (1 - t).clamp(min=0), (2 - t).clamp(min=0)  # 1 − 2.5 t² + 1.5 t³ up to 1, then 2 − 4 t + 2.5 t² − 0.5 t³
+        near, far = (1 - t).clamp(min=0), (2 - t).clamp(min=0)  # without a branch: 1 − 2.5 t² + 1.5 t³ to 1, 2 − 4 t + 2.5 t² − 0.5 t³ to 2
         weight = (0.5 - 0.5 * t) * far.square() - (1 - 2 * t) * near.square()
     weight = weight * ((j > start) & (j < start + length))
     return weight / weight.sum(2, keepdim=True)
@@ -422,6 +425,11 @@ def resized_crop(x: Tensor, top: Tensor, left: Tensor, height: Tensor, width: Te
     across = crop_matrix(left, width, w, size, flip, kind)
     x = torch.bmm(x.reshape(n, c * h, w), across.mT).view(n, c, h, size)
     return crop_matrix(top, height, h, size, kind=kind)[:, None] @ x
+
+
+def chance(p: float, x: Tensor) -> Tensor:
+    """True with probability p for each image of x (N, …): (N,)."""
+    return torch.rand(len(x), device=x.device) < p
 
 
 def random_boxes(n: int, h: int, w: int, min_scale: float, device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -487,11 +495,6 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel=13) -> Tensor:
     source = s - 1 - (s - 1 - (i + k[:, None]).abs()).abs()  # (kernel, S), the pixel under each tap of each output
     matrix = (taps @ (source[:, :, None] == i).to(x.dtype).flatten(1)).view(n, s, s)
     return matrix[:, None] @ torch.bmm(x.reshape(n, c * s, s), matrix.mT).view_as(x)
-
-
-def chance(p: float, x: Tensor) -> Tensor:
-    """True with probability p for each image of x (N, …): (N,)."""
-    return torch.rand(len(x), device=x.device) < p
 
 
 def random_crop(x: Tensor, size: int, min_scale: float, kind: str) -> Tensor:
@@ -572,7 +575,6 @@ def resnet(arch: str, image_size: int, zero_init_residual=False) -> tuple[nn.Mod
         d, net.fc = net.fc.in_features, nn.Identity()
         if image_size <= 96:
             net.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
-            nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
         if image_size <= 48:
             net.maxpool = nn.Identity()
         return net, d
@@ -596,8 +598,8 @@ class LARS(torch.optim.Optimizer):
 
     For a weight w with gradient g:  r = trust·‖w‖ / (‖g‖ + weight_decay·‖w‖), where `clip`: min(r / lr, 1),
     v ← momentum·v + r·(g + weight_decay·w),  w ← w − lr·v.
-    Biases and norms (one-dimensional parameters) take plain momentum steps: r = 1, no weight decay. trust = 0.02 with clipping
-    is the NCL authors', 0.001 without is SimCLR's and BYOL's.
+    Biases and norms (one-dimensional parameters) take plain momentum steps: r = 1, no weight decay. A weight of norm 0 has r = 1,
+    a gradient of norm 0 r = 0. trust = 0.02 with clipping is the NCL authors', 0.001 without is common on ImageNet.
     """
 
     def __init__(self, params, lr: float, weight_decay=1e-4, momentum=0.9, trust=0.02, clip=True):
@@ -613,7 +615,7 @@ class LARS(torch.optim.Optimizer):
             if weights:  # all layers in a few calls, which is what a GPU's speed depends on
                 w_norm, g_norm = torch.stack(torch._foreach_norm(weights)), torch.stack(torch._foreach_norm(updates))
                 ratio = group["trust"] * w_norm / (g_norm + decay * w_norm + 1e-8)
-                ratio = torch.where((w_norm > 0) & (g_norm > 0), (ratio / lr).clamp(max=1) if group["clip"] else ratio, 1.0)
+                ratio = torch.where(w_norm > 0, (ratio / lr).clamp(max=1) if group["clip"] else ratio, 1.0) * (g_norm > 0)
                 updates = torch._foreach_add(updates, weights, alpha=decay)
                 torch._foreach_mul_(updates, ratio.unbind())
             params, updates = weights + rest, [*updates, *(p.grad for p in rest)]
@@ -864,8 +866,8 @@ def dimensions(e: Tensor, labels: dict[str, Tensor]) -> str:
 def feature_selection(e_train: Tensor, y_train: Tensor | None, e: Tensor, y: Tensor | None, l2: float | None) -> dict[str, float]:
     """Feature selection ([NCL]): of the K dimensions of embeddings keep the m of largest mean |activation| on the *training* images
     e_train (M, K), for m = K/8, K/4, K/2. → {"p_at_10_top_<m>", "lp1_top_<m>"}, both in %, P@10 among the test images e (N, K)
-    and a linear probe of strength l2 on these dimensions, and the same of m dimensions drawn at random, "…_random_<m>". {} without
-    labels."""
+    and a linear probe of strength l2 on these dimensions, not normalised, and the same of m dimensions drawn at random,
+    "…_random_<m>". {} without labels."""
     if y is None:
         return {}
     K, scores, y_train, y = e.shape[1], {}, y_train.to(e.device), y.to(e.device)
@@ -1004,7 +1006,7 @@ class Parser(BareParser):
         add("--preset", help="the settings of this data set instead of its own; `default`: for any data set and short runs")
         add("--data-root", default="data", help="folder of the data sets (default: data)")
         add("--limit", type=within(1, kind=int), help="train on the first N images only, class-balanced")
-        add("--arch", choices=["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"], help="backbone (papers: resnet18)")
+        add("--arch", choices=["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"], help="backbone")
         add("--image-size", type=within(7, kind=int), help="side of the views in pixels")
         add("--decode-size", type=within(7, kind=int), help="side to which image folders are decoded, once (default: --image-size)")
         add("--epochs", type=within(0, kind=int), help="passes over the training images")
@@ -1016,7 +1018,7 @@ class Parser(BareParser):
         add("--jitter", type=within(0, 1, closed=True), help="strength of colour jitter; hue a quarter of it")
         add("--gray", type=within(0, 1, closed=True), help="probability of a grey view")
         add("--blur", type=within(0, 1, closed=True), help="probability of Gaussian blur, σ from 0.1 to 2 pixels")
-        add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops (papers: bicubic)")
+        add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops")
         add("--seed", type=within(-1, 2**32, int), default=1, help="of weights, views and the order of the images")
         add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network; losses are always fp32 (TF32 beside bf16 on a GPU)")
         add("--compile", nargs="?", const="default", choices=["default", "reduce-overhead", "max-autotune"],
@@ -1030,15 +1032,18 @@ class Parser(BareParser):
     def parse(self, presets: dict[str, dict], argv=None) -> argparse.Namespace:
         """Flags over the data set's preset (`default` for a data set without its own) or over a checkpoint's settings."""
         known = self.parse_known_args(argv)[0]
+        preset = presets.get(known.preset or known.dataset, presets["default"])
+        if known.preset and known.preset not in presets:
+            self.error(f"--preset {known.preset}: there are {', '.join(presets)}")
         if known.resume:
-            return self.resumed(argv, read_settings(known.resume, Path(self.prog).stem),
-                                ELSEWHERE | {"epochs", "checkpoint_every"})
+            saved = read_settings(known.resume, Path(self.prog).stem)
+            if unknown := sorted(preset.keys() - saved.keys()):
+                raise BadInput(f"--resume {known.resume}: an older version made this run, without --{unknown[0].replace('_', '-')}; start a new one")
+            return self.resumed(argv, saved, ELSEWHERE | {"epochs", "checkpoint_every"})
         if known.eval_only:
-            preset = load_checkpoint(known.eval_only, Path(self.prog).stem)["config"]
-        else:
-            if known.preset and known.preset not in presets:
-                self.error(f"--preset {known.preset}: there are {', '.join(presets)}")
-            preset = presets.get(known.preset or known.dataset, presets["default"])
+            if known.preset:
+                self.error("--preset and --eval-only: the settings are the checkpoint's")
+            preset = preset | load_checkpoint(known.eval_only, Path(self.prog).stem)["config"]
         self.set_defaults(**preset)
         return self.parse_args(argv)
 

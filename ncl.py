@@ -15,7 +15,8 @@ Measured with the first command: linear probe 69.2 ± 2.9 %, Cons. 28.5 ± 3.8, 
 results/shapes-ncl-seed*). The 200-epoch row has not been measured yet.
 
 Differences from the papers: common.py's, and 1. normalisations use eps = 1e-2; 2. the settings `shapes` and `default` are ours
-(no blur, bilinear crops); 3. no source gives TopK's K.
+(no blur, bilinear crops); 3. no source gives TopK's K; 4. feature selection ranks dimensions
+on the training images (theirs: on the test images).
 """
 import torch
 import torch.nn as nn
@@ -61,7 +62,7 @@ def spectral_loss(z1, z2):
 
 
 def non_negative(z, kind):
-    """σ₊ ([NCL]), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
+    """σ₊ (Wang et al.), elementwise on z of any shape. rep_relu is ReLU forward and GELU backward, so that a unit that
     is off can come back. leaky_relu and gelu go slightly below 0; none returns z and gives SimCLR back."""
     if kind == "rep_relu":
         soft = F.gelu(z)
@@ -99,7 +100,7 @@ def parser():
     """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
     flags = common.Parser("ncl", __doc__)
     flags.add_argument("--warmup", type=common.within(0, closed=True), help="epochs of linear warm-up, at most half the run (paper: 10)")
-    flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
+    flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2); the spectral loss has none")
     flags.add_argument("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: HaoChen et al. 2021")
     flags.add_argument("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
     flags.add_argument("--head-hidden", type=common.within(0, kind=int), help="its hidden units (paper: 2048)")

@@ -83,7 +83,7 @@ def parser():
     """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
     flags = common.Parser("simclr", __doc__)
     flags.add_argument("--warmup", type=common.within(0, closed=True), help="epochs of linear warm-up, at most half the run (paper: 10)")
-    flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
+    flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2); the spectral loss has none")
     flags.add_argument("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: HaoChen et al. 2021")
     flags.add_argument("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
     flags.add_argument("--head-hidden", type=common.within(0, kind=int), help="its hidden units (paper: 2048)")

@@ -1880,6 +1880,18 @@ def test_resume_takes_the_runs_settings_and_refuses_others(three_epochs):
     assert record(run)[0] == lines
 
 
+def test_a_run_of_an_older_version_is_evaluated_but_not_resumed(three_epochs, tmp_path):
+    config = json.loads((three_epochs / "config.json").read_text())
+    del config["warmup"]
+    (three_epochs / "config.json").write_text(json.dumps(config))
+    assert "an older version made this run, without --warmup" in refused("simclr.py", "--resume", three_epochs)
+    checkpoint = torch.load(three_epochs / "checkpoint.pt", weights_only=True)
+    del checkpoint["config"]["warmup"]
+    torch.save(checkpoint, tmp_path / "old.pt")
+    inside("simclr.py", "--eval-only", tmp_path / "old.pt", "--out", tmp_path / "again")
+    assert "--preset and --eval-only" in refused("simclr.py", "--eval-only", tmp_path / "old.pt", "--preset", "default")
+
+
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_it_serves(three_epochs):
     run, before = three_epochs, record(three_epochs)
     (run / "checkpoint.pt").write_bytes((run / "checkpoint.pt").read_bytes()[:5000])

@@ -219,9 +219,9 @@ def tables() -> list[list[list[str]]]:
         "rank of r / z": "{rank_representation:.1f} / {rank_embedding:.1f}", "ratio of r / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
         "‖W‖₂,₁": "{l21:.3g}", "columns unused": "{unused_columns:.0%}", "fine-tuned 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}"}
     return [
-        beside(["200 epochs, ResNet-18: paper ∣ ours"], PAPER_200, at_200 | papers("IN-100 Cons.", "IN-100 H_s", "IN-100 Act.", "IN-100 LP@1 / @5"),
+        beside(["ResNet-18, CIFAR 200 epochs, IN-100 100: paper ∣ ours"], PAPER_200, at_200 | papers("IN-100 Cons.", "IN-100 H_s", "IN-100 Act.", "IN-100 LP@1 / @5"),
                cpu("Cons.", "{cons:.1f}") | cpu("LP@1", "{lp1:.1f}") | cpu("active entries / dimensions", "{act:.2f} / {live_share:.2f}")),
-        beside(["gate, ImageNet-100: paper ∣ ours"], PAPER_GATE, papers("Cons.", "LP@1"),
+        beside(["gate, ImageNet-100, 100 epochs: paper ∣ ours"], PAPER_GATE, papers("Cons.", "LP@1"),
                cifar(100, "Cons. / LP@1", "{cons:.1f} / {lp1:.1f}") 
                | {"built-in data, seeds 1 and 2: Cons. / LP@1": ("shapes-{}-seed[12]", "{cons:.1f} / {lp1:.1f}")}),
         image_table(["CIFAR-10, 10,000 images"], of_study("cifar10-cpu", ACCURACY | DIMENSIONS | SPARSITY | seeds | {"s": "{seconds_train:.0f}"}), methods | untuned),

@@ -4,7 +4,7 @@ anew, delete results/<name> and runs/<name>.
 
     python results/study.py shapes                  the built-in data set, every method and ablation: 1.2 hours on two cores
     python results/study.py cifar10-cpu             10,000 images of CIFAR-10, ResNet-8: 1.5 hours on two cores
-    python results/study.py cifar10 cifar100        200 epochs with the papers' settings, for a GPU
+    python results/study.py cifar10 cifar100        the papers' recipes for 200 epochs, for a GPU
     python results/study.py shapes --rows ncl bayesncl --seeds 1 2
     python results/report.py                        then the tables and pictures of README
 
