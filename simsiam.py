@@ -38,7 +38,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
                              projector_layers=3, blur=0.5),
     "shapes": PAPER | dict(arch="resnet8", epochs=15, batch_size=128, lr=0.2, projector_layers=3, head_out=512, predictor_hidden=128,
                            jitter=0.8),
-    "default": PAPER | dict(epochs=100, batch_size=128, lr=0.2, head_out=512, predictor_hidden=128),
+    "default": PAPER | dict(epochs=100, batch_size=128, lr=0.2, head_out=512, predictor_hidden=128, jitter=0.5),
 }
 PRESETS["imagenet100"] = PRESETS["imagenet"] | dict(arch="resnet18")  # no paper has this row
 

@@ -59,8 +59,8 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "tiny-imagenet-200": PAPER | dict(image_size=64, lr=2e-3, warmup=500 / 195, head_out=128),
     "shapes": PAPER | dict(arch="resnet8", epochs=15, batch_size=256, schedule="cosine", warmup=0.75, head_hidden=256, head_out=256,
                            jitter=0.8, gray=0.2, crop="bilinear", order="crop-colour"),
-    "default": PAPER | dict(epochs=100, batch_size=128, schedule="cosine", warmup=1.0, head_hidden=512, head_out=128,
-                            jitter=0.8, gray=0.2, order="crop-colour"),
+    "default": PAPER | dict(epochs=100, batch_size=128, lr=2e-3, schedule="cosine", warmup=1.0, head_hidden=512, head_out=128,
+                            jitter=0.5, gray=0.2, crop="bilinear", order="crop-colour"),
 }
 IMAGENET = PAPER | dict(  # the recipe of each base's own paper; this is SimCLR's
     arch="resnet50", image_size=224, decode_size=256, batch_size=4096, optimizer="lars", lr=4.8, schedule="cosine", warmup=10.0,
