@@ -47,26 +47,34 @@ from torch import Tensor
 
 import common
 
-# Every factor of a setting: its value under --paper, what it may be, what it means. Several values of one in SWEPT train side by side.
+# Every factor of a setting: its value under --paper, what it may be, what it means. Several values of one in SWEPT train
+# side by side.
 FACTORS = {
     "method": ("simclr", ["simclr", "simsiam", "noncl"], "loss and update: Eq. (9), SimSiam, or Eq. (4) with two networks"),
-    "head": ("none", ["none", "linear"], "linear map after the encoder: SimCLR's projector, the others' predictor (Eq. 5)"),
+    "head": ("none", ["none", "linear", "mlp"], "after the encoder: none, W^p h + b^p (SimCLR's projector, the others' "
+             "predictor, Eq. 5), or SimSiam's in the authors' code, a layer like the encoder's and then W^p, b^p"),
+    "similarity": ("cosine", ["cosine", "product"], "of SimSiam and noncl: product normalises nothing, Eq. (6) to (8)"),
     "layers": (1, common.within(0, kind=int), "linear maps in the encoder"),
-    "batch_norm": ("yes", ["yes", "no"], "batch normalisation (no scale, no shift) before φ"),
-    "bias": (0.0, common.within(0, closed=True), "initial threshold b of φ (Eq. 14)"),
-    "train_bias": ("yes", ["yes", "no"], "train b with the weights; it stays ≥ 0"),
+    "batch_norm": ("yes", ["yes", "affine", "no"], "batch normalisation before φ; affine: with trained scale and shift"),
+    "activation": ("srelu", ["srelu", "relu", "authors"], "φ: Eq. (14); relu(v − b), for latents without a sign; what the "
+                   "authors' code has after batch normalisation, relu(v) − relu(−v − 2b)"),
+    "bias": (0.0, common.within(0, closed=True), "initial threshold b of φ"),
+    "train_bias": ("yes", ["yes", "no"], "train b with the weights; srelu keeps it ≥ 0"),
     "normalise": ("none", ["none", "rows", "columns"], "of the encoder's weights to norm 1, after every step"),
     "warm": (None, common.within(0), "warm start: rows are columns of M plus noise of standard deviation p^(−warm/2)"),
-    "warm_columns": ("random", ["random", "aligned", "covered"], "independent per network, the same in both, each feature at least once; where m = d neuron i has feature i"),
-    "latents": ("iid", ["iid", "exact", "onehot", "onehot-plus"], "±1 with probability Pr, exactly k of d, one ±1, one +1"),
-    "sparsity": (0.1, common.within(1e-3, 1, closed=True), "Pr(z_i ≠ 0), before all-zero samples are drawn again; exact: k is d·Pr rounded up to even"),
+    "warm_columns": ("random", ["random", "aligned", "covered"], "independent per network, the same in both, each feature "
+                     "at least once; where m = d neuron i has feature i"),
+    "latents": ("authors", ["authors", "iid", "zero-one", "exact", "onehot", "onehot-plus"],
+                "authors: ⌈dPr/2⌉ entries −1, up to ⌈dPr⌉ but at least one +1; iid: ±1 with probability Pr (the text); "
+                "zero-one: 1 with probability Pr; exact: as many as authors, of random sign; one ±1; one +1"),
+    "sparsity": (0.1, common.within(1e-3, 1, closed=True), "Pr(z_i ≠ 0), before all-zero samples are drawn again"),
     "masks": ("independent", ["independent", "dependent"], "D1 x and D2 x (Eq. 3) or 2 D x and 2 (I − D) x (Eq. 2)"),
     "keep": (0.5, common.within(1e-3, 1, closed=True), "probability that a mask keeps a coordinate"),
     "noise": (None, common.within(0, closed=True), "standard deviation of ε (default: sqrt(log d) / d)"),
     "temperature": (0.2, common.within(0), "τ of SimCLR"),
     "lr": (0.025, common.within(0), "learning rate of plain SGD"),
     "epochs": (8000, common.within(0, kind=int), "passes over the samples"),
-    "batch_size": (512, common.within(1, kind=int), "samples per step; what does not fill a batch waits for the next epoch"),
+    "batch_size": (512, common.within(1, kind=int), "samples per step; the last, smaller batch is SimSiam's and noncl's only"),
     "n": (1000, common.within(1, kind=int), "samples"),
     "p": (50, common.within(0, kind=int), "observed dimensions"),
     "d": (10, common.within(0, kind=int), "hidden features"),
@@ -78,26 +86,31 @@ SWEPT = ("sparsity", "keep", "noise", "temperature", "lr", "warm")
 
 # ---------------------------------------------------------------------------------------------------------------- data
 def generator(seed: int, purpose: int, device="cpu") -> torch.Generator:
-    """Random numbers of a seed for a purpose: 0 M, 1 z, 2 ε, 3, 4 warm columns, 8 batches and masks, 9 head, 10 + i, 20 + i layer i."""
+    """Random numbers of a seed for a purpose: 0 M, 1 z, 2 ε, 3, 4 warm columns, 7 projector, 8 batches and masks, 9 head,
+    10 + i, 20 + i layer i."""
     return torch.Generator(device).manual_seed(1000 * seed + purpose)
 
 
-def active_features(d: int, sparsity: float) -> int:
-    """k of exactly k-sparse latents: d·sparsity rounded up to an even number, as in the authors' code."""
-    return 2 * math.ceil(round(d * sparsity / 2, 6))
+def active_features(d: int, sparsity: float) -> tuple[int, int]:
+    """How many entries −1 and how many in all the authors' latents have. Their arithmetic, unrounded: ⌈10 · .3⌉ is 3."""
+    minus = math.ceil(d * sparsity / 2)
+    return minus, max(math.ceil(d * sparsity), minus + 1)
 
 
 def latents(kind: str, n: int, d: int, sparsity: float, random: torch.Generator) -> Tensor:
-    """z (d, n) with entries in {−1, 0, 1}, of a kind of FACTORS["latents"]. iid draws columns of zeros again until none is left."""
-    if kind == "iid":
+    """z (d, n) with entries in {−1, 0, 1}, of a kind of FACTORS["latents"]. Columns of zeros are drawn again."""
+    minus, k = (0, 1) if kind.startswith("onehot") else active_features(d, sparsity)
+    if kind in ("iid", "zero-one"):
         active = torch.zeros(d, n, dtype=torch.bool)
         while (empty := ~active.any(0)).any():
             active[:, empty] = torch.rand(d, int(empty.sum()), generator=random) < sparsity
     else:
-        k = 1 if kind.startswith("onehot") else active_features(d, sparsity)
-        active = torch.rand(d, n, generator=random).argsort(0) < k
+        order = torch.rand(d, n, generator=random).argsort(0)  # a permutation of the features per sample
+        active = order < k
+    if kind == "authors":
+        return active.float() - 2 * (order < minus).float()
     sign = 1 - 2 * torch.randint(0, 2, (d, n), generator=random)
-    return active.float() if kind == "onehot-plus" else (active * sign).float()
+    return (active if kind in ("zero-one", "onehot-plus") else active * sign).float()
 
 
 def sample(s, seed: int, sparsity: float, noise: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,18 +122,11 @@ def sample(s, seed: int, sparsity: float, noise: float) -> tuple[Tensor, Tensor,
 
 # -------------------------------------------------------------------------------------------------------------- losses
 # A leading axis R is that of the replicas: every loss has shape (R,), and the gradient of its sum is each replica's own.
-def nt_xent(z: Tensor, temperature: Tensor) -> Tensor:
-    """NT-Xent (Eq. 9) in nats, (R,), of unit embeddings z (R, K, 2B) whose column i + B is the other view of column i;
-    temperature (R, 1, 1). The definition: NTXent computes the same and its gradient at half the cost."""
-    views = z.shape[2]
-    logits = (z.mT @ z / temperature).masked_fill(torch.eye(views, dtype=torch.bool, device=z.device), -torch.inf)  # (R, 2B, 2B)
-    positive = torch.arange(views, device=z.device).roll(views // 2).expand(len(z), -1)
-    return F.cross_entropy(logits, positive, reduction="none").mean(1)
-
-
 class NTXent(torch.autograd.Function):
-    """nt_xent with its gradient by hand: with E = exp((zᵀz − 1)/τ), its diagonal set to 0, and s its row sums,
-    ∂L/∂z_i = (Σ_j E_ij (1/s_i + 1/s_j) z_j − 2 z_i⁺) / (2B τ). Few replicas at a time, in two buffers that stay in the cache."""
+    """NT-Xent (Eq. 9) in nats, (R,), of unit embeddings z (R, K, 2B) whose column i + B is the other view of column i, at
+    temperature (R, 1, 1); with its gradient by hand, at half the cost of autograd's. With E = exp((zᵀz − 1)/τ), its diagonal
+    set to 0, and s its row sums, ∂L/∂z_i = (Σ_j E_ij (1/s_i + 1/s_j) z_j − 2 z_i⁺) / (2B τ). Few replicas at a time, in two
+    buffers that stay in the cache."""
 
     @staticmethod
     def forward(context, z, temperature):
@@ -145,8 +151,13 @@ class NTXent(torch.autograd.Function):
         return upstream[:, None, None] * context.saved_tensors[0], None
 
 
+def product(u: Tensor, v: Tensor) -> Tensor:
+    """Mean over the batch of ⟨u, v⟩, (R,), of u, v (R, K, B): Eq. (6), (7), (8) are 2 − 2 of it."""
+    return (u * v).sum(1).mean(1)
+
+
 def cosine(u: Tensor, v: Tensor) -> Tensor:
-    """Mean over the batch of cos(u, v), (R,), of u, v (R, K, B)."""
+    """Mean over the batch of cos(u, v), (R,), of u, v (R, K, B): Eq. (4), (5) are 2 − 2 of it."""
     return ((u * v).sum(1) / (u.square().sum(1) * v.square().sum(1)).clamp(min=1e-12).sqrt()).mean(1)
 
 
@@ -160,28 +171,32 @@ def srelu(v: Tensor, b: Tensor | float) -> Tensor:
     return F.relu(v - b) - F.relu(-v - b)
 
 
+# The authors' layer is φ(W a − b), φ(u) = relu(u) − relu(−u − 2b). Without normalisation that is Eq. (14). Batch normalisation
+# between the two takes the inner b away and leaves a threshold for negative v alone.
+ACTIVATIONS = {"srelu": srelu, "relu": lambda v, b: F.relu(v - b), "authors": lambda v, b: F.relu(v) - F.relu(-v - 2 * b)}
+
+
 # ------------------------------------------------------------------------------------------------------------ networks
 class Encoder(nn.Module):
     """R encoders a (R, p, B) → φ(BN(W a)) (R, m, B); `layers` holds their weights (R, m, p), (R, m, m), …"""
 
-    def __init__(self, layers: list[Tensor], bias: float, batch_norm: bool, normalise: str):
+    def __init__(self, layers: list[Tensor], s: SimpleNamespace, normalise="none"):
         super().__init__()
-        self.layers, self.batch_norm, self.normalise = nn.ParameterList(layers), batch_norm, normalise
-        self.b = nn.Parameter(torch.full_like(layers[-1][:, :, :1], bias))  # (R, m, 1)
+        self.layers, self.normalise, self.activation, self.batch_norm = nn.ParameterList(layers), normalise, s.activation, s.batch_norm
+        column = torch.ones_like(layers[-1][:, :, :1])  # (R, m, 1)
+        self.b = nn.Parameter(s.bias * column, requires_grad=s.train_bias == "yes")
+        self.affine = nn.ParameterList([column.clone(), 0 * column] if s.batch_norm == "affine" else [])  # scale and shift
         self.project()
 
-    def read(self, a: Tensor) -> tuple[Tensor, Tensor | None]:
-        """What forward needs of a batch (R, p, B): for batch normalisation the batch, centred, and its covariance (R, p, p)."""
-        if not self.batch_norm:
-            return a, None
-        a = a - a.mean(2, keepdim=True)
-        return a, a @ a.mT / a.shape[2]
-
-    def forward(self, a, covariance):
+    def forward(self, a: Tensor) -> Tensor:
         W = self.W()
-        if self.batch_norm:  # all before φ is linear, so the variance of a neuron over the batch is w Cov(a) wᵀ
-            W = W / ((W @ covariance * W).sum(2, keepdim=True) + 1e-5).sqrt()
-        return srelu(W @ a, self.b)
+        if self.batch_norm != "no":  # all before φ is linear: the variance of a neuron over the batch is w Cov(a) wᵀ
+            a = a - a.mean(2, keepdim=True)
+            W = W / ((W @ (a @ a.mT / a.shape[2]) * W).sum(2, keepdim=True) + 1e-5).sqrt()
+        if self.affine:
+            scale, shift = self.affine
+            return ACTIVATIONS[self.activation](scale * W @ a + shift, self.b)
+        return ACTIVATIONS[self.activation](W @ a, self.b)
 
     def W(self) -> Tensor:
         """What the linear maps do together, (R, m, p)."""
@@ -189,8 +204,9 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def project(self) -> None:
-        """Back into the allowed set after a step: b ≥ 0, and rows or columns of norm 1."""
-        self.b.clamp_(min=0)
+        """Back into the allowed set after a step: b ≥ 0 for Eq. (14), and rows or columns of norm 1."""
+        if self.activation == "srelu":
+            self.b.clamp_(min=0)
         if self.normalise != "none":
             for W in self.layers:
                 W.copy_(F.normalize(W, dim=2 if self.normalise == "rows" else 1))
@@ -212,13 +228,13 @@ def max_cosine(W: Tensor, M: Tensor) -> Tensor:
     return (F.normalize(W, dim=2) @ F.normalize(M, dim=1)).abs().amax(1)
 
 
-def support_recovery(W: Tensor, M: Tensor, x: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Shares of the active and of the inactive latents z (R, d, n) whose matched neuron fires on x (R, p, n), (R,) each. The
-    match of a feature is its neuron of largest |cos|; it fires when |its response|, at weights of norm 1, is above ½."""
-    W = F.normalize(W, dim=2)
-    match = (W @ F.normalize(M, dim=1)).abs().argmax(1)  # (R, d)
-    fires = (torch.take_along_dim(W, match[:, :, None], 1) @ x).abs() > 0.5  # (R, d, n)
-    return tuple((fires & where).sum((1, 2)) / where.sum((1, 2)).clamp(min=1) for where in (z != 0, z == 0))
+def support_separation(W: Tensor, M: Tensor) -> Tensor:
+    """Eq. (11) as a number, (R, d), the paper gives none: of each feature's best neuron i, |cos(W_i, M_j)| with its feature
+    minus the largest |cos(W_i, M_k)| with another. 1: the neuron responds to its feature alone; at most 0: not to it most."""
+    cosines = (F.normalize(W, dim=2) @ F.normalize(M, dim=1)).abs()  # (R, m, d)
+    own = torch.take_along_dim(cosines, cosines.argmax(1, keepdim=True).mT.expand(-1, -1, M.shape[2]), 1)  # (R, d, d)
+    itself = torch.eye(M.shape[2], dtype=torch.bool, device=M.device)
+    return own.diagonal(dim1=1, dim2=2) - own.masked_fill(itself, 0).amax(2)
 
 
 def collapse(h: Tensor) -> tuple[Tensor, Tensor]:
@@ -236,19 +252,29 @@ def collapse(h: Tensor) -> tuple[Tensor, Tensor]:
 REMEMBER = 30  # seconds between two notes of how far a program is
 
 
+def batches(s: SimpleNamespace) -> int:
+    """Batches an epoch. The authors' loader drops the last, smaller one for SimCLR and keeps it for the others."""
+    return s.n // s.batch_size if s.method == "simclr" else math.ceil(s.n / s.batch_size)
+
+
+def steps(s: SimpleNamespace) -> float:
+    """Steps an epoch gives each network: noncl trains one of its two in a batch."""
+    return batches(s) / (2 if s.method == "noncl" else 1)
+
+
 def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = None) -> tuple[list[dict], dict[str, np.ndarray]]:
-    """Train all replicas of setting `s`, every seed with every combination of the swept factors, as one program. Returns the replicas
-    (dicts of seed, swept factors, "uncovered") and curves: "epoch" (T,), and (T, R) each of min, median and max (of max_cosine), loss
-    (mean over the epoch that ended, of two networks the target's; NaN at the start), recovered, false_firings, spread, rank.
-    With a file `memory` it remembers twice a minute how far it is, and goes on from there when called again. BadInput when the
+    """Train all replicas of setting `s`, every seed with every combination of the swept factors, as one program. Returns the
+    replicas (dicts of seed, swept factors, "uncovered") and curves: "epoch" (T,), and (T, R) each of min, median and max (of
+    max_cosine), loss (mean over the epoch that ended; NaN at the start), separation (mean over features), spread, rank. With
+    a file `memory` it remembers twice a minute how far it is, and goes on from there when called again. BadInput when the
     loss is not finite."""
     replicas = [dict(zip(("seed", *SWEPT), values), uncovered="") for values in
                 itertools.product(range(1, s.seeds + 1), *(getattr(s, factor) for factor in SWEPT))]
-    R, B, steps = len(replicas), s.batch_size, s.n // s.batch_size
+    R, B, count = len(replicas), s.batch_size, batches(s)
     per_replica = lambda factor: torch.tensor([r[factor] for r in replicas], device=device).view(R, 1, 1)
     lr, temperature = per_replica("lr"), per_replica("temperature")
     threshold = (65536 * per_replica("keep") - 32769).round().to(torch.int16)  # a mask keeps where 16 random bits are not above
-    M, z, x = (torch.stack(t).to(device) for t in zip(*(sample(s, r["seed"], r["sparsity"], r["noise"]) for r in replicas)))
+    M, _, x = (torch.stack(t).to(device) for t in zip(*(sample(s, r["seed"], r["sparsity"], r["noise"]) for r in replicas)))
 
     def gaussian(purpose, *shape):  # (R, *shape), variance 1; replicas of one seed start alike
         return torch.stack([torch.randn(*shape, generator=generator(r["seed"], purpose)) for r in replicas]).to(device)
@@ -264,25 +290,32 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = No
             for r, columns in zip(replicas, drawn):
                 if len(columns.unique()) < s.d:  # a feature that no neuron starts at
                     r["uncovered"] = "feature"
-        return Encoder(layers, s.bias, s.batch_norm == "yes", s.normalise).to(device)
+        return Encoder(layers, s, s.normalise).to(device)
 
-    networks = [encoder(i) for i in range(1 + (s.method == "noncl"))]  # online and target, or one for both views
-    online = networks[0]
-    head = nn.Parameter(gaussian(9, s.m, s.m) / math.sqrt(s.p * s.d)) if s.head == "linear" else None  # W^p
-    predict = lambda h: h if head is None else head @ h
+    networks = nn.ModuleList(encoder(i) for i in range(1 + (s.method == "noncl")))  # online and target, or one for both views
+    online, similarity = networks[0], {"cosine": cosine, "product": product}[s.similarity]
+    head, projector = nn.ParameterList(), None
+    if s.head != "none":  # W^p and b^p
+        head.extend([gaussian(9, s.m, s.m) / math.sqrt(s.p * s.d), torch.zeros(R, s.m, 1, device=device)])
+    if s.head == "mlp":
+        projector = Encoder([gaussian(7, s.m, s.m) / math.sqrt(s.p * s.d)], s).to(device)
+    everything = nn.ModuleList([networks, head] + [projector] * (projector is not None))
+    embed = lambda network, a: projector(network(a)) if projector else network(a)  # (R, m, B)
+    predict = lambda h: head[0] @ h + head[1] if head else h
 
     def descend(loss, network):  # plain SGD; replica r's part of the sum is all that its weights have a gradient of
-        weights = [*network.layers] + [network.b] * (s.train_bias == "yes") + [head] * (head is not None)
+        weights = [p for module in [network, *everything[1:]] for p in module.parameters() if p.requires_grad]
         for weight, gradient in zip(weights, torch.autograd.grad(loss.sum(), weights)):
             weight.data -= lr * gradient
-        network.project()
+        for module in [network] + [projector] * (projector is not None):
+            module.project()
 
     random = [generator(seed, 8, device) for seed in range(1, s.seeds + 1)]
     of_seed = torch.tensor([r["seed"] - 1 for r in replicas], device=device)
-    marks = {0, *np.linspace(1, s.epochs, records).round(), *np.geomspace(1, s.epochs, records).round(), round(200 / (s.lr[0] * steps))}
-    marks = sorted(mark for mark in marks if mark <= s.epochs)  # epochs after which to measure; 200: the paper's learning rate × steps
+    marks = {0, *np.linspace(1, s.epochs, records).round(), *np.geomspace(1, s.epochs, records).round(), round(budget(s) / (s.lr[0] * steps(s)))}
+    marks = sorted(mark for mark in marks if mark <= s.epochs)  # epochs after which to measure; one at the paper's budget
     losses, curves, start, saved = [x.new_full((R,), torch.nan)], {}, 0, time.perf_counter()
-    weights = [p.data for network in networks for p in network.parameters()] + [p.data for p in (head,) if p is not None]
+    weights = [p.data for p in everything.parameters()]
     if memory and memory.exists():
         start, losses, curves = recall(memory, weights, random, device)
     remember = lambda epoch: common.replace(memory, lambda file: torch.save(dict(
@@ -300,35 +333,32 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = No
             with torch.no_grad():
                 W = online.W()
                 quantiles = max_cosine(W, M).quantile(torch.tensor([0, 0.5, 1], device=device), dim=1)
-                measured = [*quantiles, loss, *support_recovery(W, M, x, z), *collapse(online(*online.read(x)))]
-            for name, value in zip(("min", "median", "max", "loss", "recovered", "false_firings", "spread", "rank"), measured):
+                measured = [*quantiles, loss, support_separation(W, M).mean(1), *collapse(online(x))]
+            for name, value in zip(("min", "median", "max", "loss", "separation", "spread", "rank"), measured):
                 curves.setdefault(name, []).append(value.cpu().numpy())
         if epoch == s.epochs:
             break
         order = torch.stack([torch.randperm(s.n, generator=g, device=device) for g in random])[of_seed]
         shuffled = x.gather(2, order[:, None].expand(-1, s.p, -1))  # (R, p, n)
-        words = torch.empty(s.seeds, steps, 2, s.p, B // 4 + 1, dtype=torch.int64, device=device)  # of 64 random bits, 16 for an entry
-        bits = torch.stack([w.random_(-2**63, None, generator=g) for w, g in zip(words, random)]).view(torch.int16)[..., :B]
+        words = torch.empty(s.seeds, count, 2, s.p, B // 4 + 1, dtype=torch.int64, device=device)  # of 64 random bits, 16 for an entry
+        bits = torch.stack([w.random_(-2**63, None, generator=g) for w, g in zip(words, random)]).view(torch.int16)
         losses = []
-        for step in range(steps):
-            batch = shuffled[:, :, step * B:(step + 1) * B]  # (R, p, B)
-            D1, D2 = (bits[:, step, i][of_seed] <= threshold for i in (0, 1))  # (R, p, B)
+        for step in range(count):
+            batch = shuffled[:, :, step * B:(step + 1) * B]  # (R, p, B), the last one may be smaller
+            D1, D2 = (bits[:, step, i, :, :batch.shape[2]][of_seed] <= threshold for i in (0, 1))  # (R, p, B)
             a1, a2 = (D1 * batch, D2 * batch) if s.masks == "independent" else (2 * D1 * batch, 2 * ~D1 * batch)
-            view1, view2 = online.read(a1), online.read(a2)
             if s.method == "simclr":
-                h = predict(torch.cat([online(*view1), online(*view2)], dim=2))  # (R, m, 2B)
-                loss = NTXent.apply(unit(h), temperature)  # Eq. (9)
-                descend(loss, online)
+                h = predict(torch.cat([embed(online, a1), embed(online, a2)], dim=2))  # (R, m, 2B)
+                loss, trained = NTXent.apply(unit(h), temperature), online  # Eq. (9)
             elif s.method == "simsiam":
-                h1, h2 = online(*view1), online(*view2)  # (R, m, B)
-                loss = -(cosine(predict(h1), h2.detach()) + cosine(predict(h2), h1.detach())) / 2
-                descend(loss, online)
+                h1, h2 = embed(online, a1), embed(online, a2)  # (R, m, B)
+                loss, trained = -(similarity(predict(h1), h2.detach()) + similarity(predict(h2), h1.detach())) / 2, online
             else:
-                for trained, fixed in (networks, networks[::-1]):  # in alternation
-                    with torch.no_grad():
-                        goal = fixed(*view2)
-                    loss = 2 - 2 * cosine(predict(trained(*view1)), goal)  # Eq. (4), (5)
-                    descend(loss, trained)
+                trained, fixed = networks if (epoch * count + step) % 2 == 0 else reversed(networks)  # in alternation
+                with torch.no_grad():
+                    goal = fixed(a2)
+                loss = 2 - 2 * similarity(predict(trained(a1)), goal)  # Eq. (4) to (8)
+            descend(loss, trained)
             losses.append(loss.detach())
     if memory:
         remember(s.epochs + 1)
@@ -349,54 +379,77 @@ def recall(memory: Path, weights: list, random: list, device) -> tuple[int, list
 
 
 # --------------------------------------------------------------------------------------------------------- experiments
-FAST = dict(batch_size=128, lr=0.5, epochs=100, seeds=3)  # lr × steps 350 (the paper's 200); --paper: the values in FACTORS
-LEVELS = [0.1, 0.2, 0.3]  # of Pr(z_i ≠ 0)
+FAST = dict(batch_size=128, lr=0.5, epochs=100, seeds=3)  # lr × steps: SimCLR 350, SimSiam 400, noncl 200 per network
+LEVELS = [0.1, 0.3]  # Pr(z_i ≠ 0); at d = 10 the authors' latents for .2 are those for .1
 SIMCLR, SIMSIAM = dict(method="simclr", head="linear"), dict(method="simsiam", head="linear")
 NONCL, PREDICTOR = dict(method="noncl"), dict(method="noncl", head="linear")
-TABLE1 = dict(latents="exact", sparsity=LEVELS)
-FIG1 = dict(latents="onehot", batch_norm="no", fast=dict(lr=0.05, epochs=300))  # without BatchNorm .5 kills neurons
-FIG7 = NONCL | dict(p=20, d=20, m=20, warm=1.25, lr=0.1)
-LONG = dict(sparsity=LEVELS, lr=2.0, epochs=300, batch_size=128)  # lr × steps 4200
-# Experiment → (name, factors, what the paper reports: max-cosine → a number, a list for LEVELS, or high, low, falls). Beside factors
+AUTHORS = dict(batch_norm="affine", activation="authors")  # the layers of their code where the text has others
+FIG1 = dict(latents="onehot-plus", batch_norm="no")
+SLOW = lambda epochs: dict(fast=dict(lr=0.05, epochs=epochs))  # without batch normalisation .5 kills neurons
+FIG7 = NONCL | dict(p=20, d=20, m=20)
+LONG = dict(sparsity=LEVELS, lr=2.0, batch_size=128)  # to learning rate × steps 4000
+# Experiment → (name, factors, what the paper reports: max-cosine → a number, one per Pr, or high, low, falls). Beside factors
 # there are `fast`, what differs from FAST, and `by`, by which the table splits replicas as it does by swept factors.
+SIMCLR_1 = {"max": {0.1: 0.94, 0.2: 0.94, 0.3: 0.94}, "median": {0.1: 0.92, 0.2: 0.93, 0.3: 0.92},
+            "min": {0.1: 0.83, 0.2: 0.90, 0.3: 0.57}}
+SIMSIAM_1 = {"max": {0.1: 0.94, 0.2: 0.93, 0.3: 0.678}, "median": {0.1: 0.87, 0.2: 0.82, 0.3: 0.45},
+             "min": {0.1: 0.47, 0.2: 0.45, 0.3: 0.37}}
 EXPERIMENTS = {
-    "table1": [("SimCLR", SIMCLR | TABLE1, {"max": [0.94, 0.94, 0.94], "median": [0.92, 0.93, 0.92], "min": [0.83, 0.90, 0.57]}),
-               ("SimSiam", SIMSIAM | TABLE1, {"max": [0.94, 0.93, 0.678], "median": [0.87, 0.82, 0.45], "min": [0.47, 0.45, 0.37]})],
-    "fig1": [("contrastive, one-hot", dict(method="simclr") | FIG1, {"min": "high"}),
-             ("non-contrastive, one-hot", NONCL | FIG1, {"min": "low"})],
+    "table1": [(f"{name}{layers}", factors | own | dict(sparsity=LEVELS), claims)
+               for name, factors, theirs, claims in (("SimCLR", SIMCLR, {}, SIMCLR_1), ("SimSiam", SIMSIAM, dict(head="mlp"), SIMSIAM_1))
+               for layers, own in (("", {}), (", authors' layers", AUTHORS | theirs))],
+    "fig1": [("contrastive, one-hot", dict(method="simclr") | FIG1 | SLOW(600), {"min": "high"}),
+             ("non-contrastive, one-hot", NONCL | FIG1 | SLOW(1000), {"min": "low"})],
     "fig2": [("contrastive", dict(method="simclr", sparsity=LEVELS), {"min": "high"}),
              ("non-contrastive", NONCL | dict(sparsity=LEVELS), {"min": "low"})],
     "fig3": [("non-contrastive, 2 layers", NONCL | dict(layers=2, sparsity=LEVELS), {"min": "low"})],
     "fig4": [("warm start", NONCL | dict(warm=1.0), {"min": "falls"})],
     "fig5": [("warm start, predictor", PREDICTOR | dict(warm=1.0), {"min": 0.87})],
     "fig6": [("cold start, predictor", PREDICTOR, {"min": "low"})],
-    "fig7": [("warm start, rows normalised", FIG7 | dict(normalise="rows"), {"min": 0.85})],
+    "fig7": [(f"warm start, {what} normalised", FIG7 | dict(normalise=what, warm=[1.0, 1.25, 1.5, 2.0]), {"min": 0.85})
+             for what in ("rows", "columns")],
     "alignment": [*((f"p={p}, {columns} columns{note}", factors | dict(warm=1.0, p=p, warm_columns=columns), {"min": None})
                     for factors, p, note in ((NONCL, 50, ""), (NONCL | dict(normalise="rows"), 50, ", rows normalised"),
                                              (NONCL, 20, ""), (PREDICTOR, 50, ", predictor"))
                     for columns in ("random", "aligned")),
-                  ("Fig. 7 without normalisation", FIG7, {"min": None}),
+                  ("Fig. 7 without normalisation", FIG7 | dict(warm=1.25), {"min": None}),
                   ("Fig. 5 with 60 seeds", PREDICTOR | dict(warm=1.0, seeds=60, by=["uncovered"]), {"min": None})],
-    "budget": [(name, method | LONG, {"min": None}) for name, method in
-               (("SimCLR", SIMCLR), ("SimSiam", SIMSIAM), ("non-contrastive", NONCL), ("non-contrastive, predictor", PREDICTOR))],
+    "budget": [(name, method | LONG | dict(epochs=epochs), {"min": None}) for name, method, epochs in
+               (("SimCLR", SIMCLR, 286), ("SimSiam", SIMSIAM, 250), ("non-contrastive", NONCL, 500),
+                ("non-contrastive, predictor", PREDICTOR, 500))],
+    "variants": [*((f"{name}, ReLU, {{0, 1}}", method | dict(activation="relu", latents="zero-one", sparsity=LEVELS), {"min": None})
+                   for name, method in (("contrastive", dict(method="simclr")), ("non-contrastive", NONCL))),
+                 *((f"Fig. 7 by Eq. (6){note}", FIG7 | dict(normalise="rows", warm=1.25, similarity="product", batch_norm=norm),
+                    {"min": None}) for note, norm in (("", "yes"), (", no batch normalisation", "no")))],
     "custom": [("custom", {}, {"min": None})],
 }
 
 
+def budget(s: SimpleNamespace) -> float:
+    """The paper's learning rate × steps of each network: 8000 epochs at .025, of two batches for SimSiam."""
+    return 400 if s.method == "simsiam" else 200
+
+
 def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
-    """Every factor of a program: the user's over the experiment's over FAST (unless `paper`) over the paper's. BadInput if they clash."""
+    """Every factor of a program: the user's over the experiment's over FAST (unless `paper`) over the paper's. BadInput if
+    they clash."""
     fast = {} if paper else FAST | factors.get("fast", {})
     chosen = {name: factor[0] for name, factor in FACTORS.items()} | fast | factors | given
     chosen["seeds"] = factors.get("seeds", chosen["seeds"])  # an experiment's own number of seeds is part of its question
     s = SimpleNamespace(**{name: [value] if name in SWEPT and not isinstance(value, list) else value for name, value in chosen.items()})
     s.noise = [math.sqrt(math.log(s.d)) / s.d if noise is None else noise for noise in s.noise]
-    k = active_features(s.d, max(s.sparsity))
+    k = active_features(s.d, max(s.sparsity))[1]
     for wrong, text in [
         (s.d > s.p, f"--d {s.d} orthonormal features need at least as many observed dimensions; --p is {s.p}"),
         (s.batch_size > s.n, f"--batch-size {s.batch_size} is more than --n {s.n} samples"),
-        (s.latents == "exact" and k > s.d, f"--latents exact: Pr {max(s.sparsity)} asks for {k} active features of --d {s.d}"),
+        (s.latents in ("authors", "exact") and k > s.d,
+         f"--latents {s.latents}: Pr {max(s.sparsity)} asks for {k} active features of --d {s.d}"),
         ("warm_columns" in given and s.warm == [None], "--warm-columns needs a warm start; give --warm too (the paper's c is 1)"),
         (s.warm_columns == "covered" and s.m < s.d, f"--warm-columns covered: --m {s.m} neurons cannot cover --d {s.d} features"),
+        (s.head == "mlp" and s.method != "simsiam", "--head mlp is SimSiam's; give --method simsiam, or --head linear"),
+        (s.similarity == "product" and s.method == "simclr", "--similarity product: --method simclr has cosines, Eq. (9)"),
+        (s.activation == "authors" and s.batch_norm == "no",
+         "--activation authors without batch normalisation is srelu; give that, or --batch-norm affine"),
     ]:
         if wrong:
             raise common.BadInput(text)
@@ -404,7 +457,8 @@ def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
 
 
 def rows(experiment: str, name: str, s: SimpleNamespace, replicas: list[dict], curves: dict, claims: dict) -> tuple[list[dict], dict]:
-    """A program's rows of the table, mean and std over the seeds of every combination of swept factors; and their curves, by setting."""
+    """A program's rows of the table, mean and std over the seeds of every combination of swept factors; and their curves, by
+    setting."""
     by = [factor for factor in SWEPT if len(getattr(s, factor)) > 1] + getattr(s, "by", [])
     groups, found, drawn = {}, [], {}
     for i, r in enumerate(replicas):
@@ -412,12 +466,12 @@ def rows(experiment: str, name: str, s: SimpleNamespace, replicas: list[dict], c
     for values, members in groups.items():
         title = ", ".join([name, *(f"{factor} {value}" for factor, value in zip(by, values) if value not in (None, ""))])
         drawn[title] = own = {key: curve if key == "epoch" else curve[:, members] for key, curve in curves.items()}
-        own["lr_times_steps"] = replicas[members[0]]["lr"] * curves["epoch"] * (s.n // s.batch_size)
-        ends = [int(np.abs(own["lr_times_steps"] - 200).argmin())] * (experiment == "budget") + [-1]  # the paper's budget, and ours
+        own["lr_times_steps"] = replicas[members[0]]["lr"] * curves["epoch"] * steps(s)
+        ends = [int(np.abs(own["lr_times_steps"] - budget(s)).argmin())] * (experiment == "budget") + [-1]  # the paper's, and ours
         for (statistic, claim), end in itertools.product(claims.items(), ends):
             start, mean = (float(own[statistic][t].mean()) for t in (0, end))
-            if isinstance(claim, list):
-                claim = claim[LEVELS.index(replicas[members[0]]["sparsity"])]
+            if isinstance(claim, dict):
+                claim = claim.get(replicas[members[0]]["sparsity"])
             words = {"high": mean >= 0.8, "low": mean <= 0.65, "falls": mean < start}
             agrees = words[claim] if claim in words else claim is not None and abs(mean - claim) <= 0.1
             found.append(dict(
@@ -622,7 +676,7 @@ def parser() -> argparse.ArgumentParser:
     flags = common.BareParser("sparse_coding", __doc__, "runs/sparse_coding-<time>")
     flags.add_argument("--experiment", nargs="+", choices=[*EXPERIMENTS, "theory", "all"], metavar="NAME",
                        default=[name for name in EXPERIMENTS if name.startswith(("table", "fig"))],
-                       help="table1, fig1 … fig7 (these by default), alignment, budget, theory, custom, all")
+                       help="table1, fig1 … fig7 (these by default), alignment, budget, variants, theory, custom, all")
     flags.add_argument("--paper", action="store_true", help="the paper's exact setting: lr .025, 8000 epochs, batch 512, 5 seeds (without: lr .5, 100 "
                        "epochs, batch 128, 3 seeds; some experiments have their own)")
     flags.add_argument("--resume", metavar="RUN", help="go on with the run in this folder")
@@ -641,7 +695,7 @@ def main(argv=None):
     if args.benchmark:
         return benchmark(args.device)
     given = {name: getattr(args, name) for name in FACTORS if getattr(args, name) is not None}
-    as_paper = not set(given) - {"lr", "epochs", "batch_size", "n", "seeds"}  # with other factors the paper's values say nothing
+    as_paper = not set(given) - {"lr", "epochs", "batch_size", "n", "seeds", "sparsity"}  # with others the paper's values say nothing
     names = [*(name for name in EXPERIMENTS if name != "custom"), "theory"] if "all" in args.experiment else args.experiment
     plan = {experiment: [(name, setting(factors, given, args.paper), claims if as_paper else dict.fromkeys(claims))
                          for name, factors, claims in EXPERIMENTS.get(experiment, [])] for experiment in names}
