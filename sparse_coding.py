@@ -493,7 +493,8 @@ def draw(plt, path, programs: list[dict], log: bool) -> None:
         panel.set(xlabel="learning rate × steps", ylabel=label)
         if log:
             panel.set_xscale("log")
-            panel.axvline(200, color="grey", label="the paper's budget")
+            for paper in (200, 400):  # SimSiam's is the second
+                panel.axvline(paper, color="grey", linestyle=":")
     panels[0].set_ylim(0, 1)
     figure.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside right")
     figure.savefig(path, dpi=110)
@@ -630,30 +631,30 @@ def theory(folder, plt) -> list[dict]:
 # ----------------------------------------------------------------------------------------------------------- benchmark
 def plain_loop(s: SimpleNamespace):
     """One replica as one would write it first: nn.Linear, nn.BatchNorm1d, DataLoader, F.cross_entropy. A call trains an epoch."""
-    x = sample(s, 1, s.sparsity[0], s.noise[0])[2].T  # (n, p)
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x), s.batch_size, shuffle=True, drop_last=True)
+    data = torch.utils.data.TensorDataset(sample(s, 1, s.sparsity[0], s.noise[0])[2].T)  # (n, p)
+    loader = torch.utils.data.DataLoader(data, s.batch_size, shuffle=True, drop_last=s.method == "simclr")
     encoder = lambda: nn.Sequential(nn.Linear(s.p, s.m, bias=False), nn.BatchNorm1d(s.m, affine=False))
     networks = [encoder(), encoder()] if s.method == "noncl" else [encoder()]
-    head = nn.Linear(s.m, s.m, bias=False) if s.head == "linear" else nn.Identity()
+    head = nn.Linear(s.m, s.m) if s.head == "linear" else nn.Identity()
     b = nn.Parameter(torch.zeros(s.m))
     optimizer = torch.optim.SGD([*nn.ModuleList([*networks, head]).parameters(), b], s.lr[0])
 
     def epoch():
         for (x,) in loader:
             a1, a2 = (x * (torch.rand_like(x) < s.keep[0]) for _ in range(2))  # (B, p)
-            for trained, fixed in zip(networks, networks[::-1]):  # two half-steps, or one with itself
-                h1, h2 = srelu(trained(a1), b), srelu(fixed(a2), b)  # (B, m)
-                if s.method == "simclr":
-                    z = F.normalize(head(torch.cat([h1, h2])))
-                    logits = (z @ z.T / s.temperature[0]).fill_diagonal_(-torch.inf)
-                    loss = F.cross_entropy(logits, torch.arange(len(z)).roll(len(h1)))
-                elif s.method == "simsiam":
-                    loss = -(F.cosine_similarity(head(h1), h2.detach()).mean() + F.cosine_similarity(head(h2), h1.detach()).mean()) / 2
-                else:
-                    loss = 2 - 2 * F.cosine_similarity(head(h1), h2.detach()).mean()
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+            h1, h2 = srelu(networks[0](a1), b), srelu(networks[-1](a2), b)  # (B, m)
+            if s.method == "simclr":
+                z = F.normalize(head(torch.cat([h1, h2])))
+                logits = (z @ z.T / s.temperature[0]).fill_diagonal_(-torch.inf)
+                loss = F.cross_entropy(logits, torch.arange(len(z)).roll(len(h1)))
+            elif s.method == "simsiam":
+                loss = -(F.cosine_similarity(head(h1), h2.detach()).mean() + F.cosine_similarity(head(h2), h1.detach()).mean()) / 2
+            else:
+                loss = 2 - 2 * F.cosine_similarity(head(h1), h2.detach()).mean()
+                networks.reverse()  # the other one's turn
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
     return epoch
 
 
