@@ -237,15 +237,9 @@ def support_separation(W: Tensor, M: Tensor) -> Tensor:
     return own.diagonal(dim1=1, dim2=2) - own.masked_fill(itself, 0).amax(2)
 
 
-def collapse(h: Tensor) -> tuple[Tensor, Tensor]:
-    """Of embeddings h (R, m, n): spread, the mean standard deviation of h/‖h‖ times sqrt(m) (1 healthy, 0 collapsed), and the
-    effective rank of their covariance, exp of the entropy of its normalised eigenvalues; (R,) each."""
-    h = unit(h)
-    centred = h - h.mean(2, keepdim=True)
-    spread = centred.square().mean(2).sqrt().mean(1) * h.shape[1] ** 0.5
-    share = torch.linalg.eigvalsh(centred @ centred.mT).clamp(min=1e-12)
-    share = share / share.sum(1, keepdim=True)
-    return spread, (-share * share.log()).sum(1).exp()
+def spread(h: Tensor) -> Tensor:
+    """Of embeddings h (R, m, n) the mean standard deviation of h/‖h‖ times sqrt(m), (R,): 1 healthy, 0 collapsed."""
+    return unit(h).std(2, correction=0).mean(1) * h.shape[1] ** 0.5
 
 
 # ------------------------------------------------------------------------------------------------------------ training
@@ -265,8 +259,8 @@ def steps(s: SimpleNamespace) -> float:
 def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = None) -> tuple[list[dict], dict[str, np.ndarray]]:
     """Train all replicas of setting `s`, every seed with every combination of the swept factors, as one program. Returns the
     replicas (dicts of seed, swept factors, "uncovered") and curves: "epoch" (T,), and (T, R) each of min, median and max (of
-    max_cosine), loss (mean over the epoch that ended; NaN at the start), separation (mean over features), spread, rank. With
-    a file `memory` it remembers twice a minute how far it is, and goes on from there when called again. BadInput when the
+    max_cosine), loss (mean over the epoch that ended; NaN at the start), separation (mean over features), spread. With a
+    file `memory` it remembers twice a minute how far it is, and goes on from there when called again. BadInput when the
     loss is not finite."""
     replicas = [dict(zip(("seed", *SWEPT), values), uncovered="") for values in
                 itertools.product(range(1, s.seeds + 1), *(getattr(s, factor) for factor in SWEPT))]
@@ -333,8 +327,8 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = No
             with torch.no_grad():
                 W = online.W()
                 quantiles = max_cosine(W, M).quantile(torch.tensor([0, 0.5, 1], device=device), dim=1)
-                measured = [*quantiles, loss, support_separation(W, M).mean(1), *collapse(online(x))]
-            for name, value in zip(("min", "median", "max", "loss", "separation", "spread", "rank"), measured):
+                measured = [*quantiles, loss, support_separation(W, M).mean(1), spread(online(x))]
+            for name, value in zip(("min", "median", "max", "loss", "separation", "spread"), measured):
                 curves.setdefault(name, []).append(value.cpu().numpy())
         if epoch == s.epochs:
             break
@@ -418,9 +412,11 @@ EXPERIMENTS = {
                (("SimCLR", SIMCLR, 286), ("SimSiam", SIMSIAM, 250), ("non-contrastive", NONCL, 500),
                 ("non-contrastive, predictor", PREDICTOR, 500))],
     "variants": [*((f"{name}, ReLU, {{0, 1}}", method | dict(activation="relu", latents="zero-one", sparsity=LEVELS), {"min": None})
-                   for name, method in (("contrastive", dict(method="simclr")), ("non-contrastive", NONCL))),
-                 *((f"Fig. 7 by Eq. (6){note}", FIG7 | dict(normalise="rows", warm=1.25, similarity="product", batch_norm=norm),
-                    {"min": None}) for note, norm in (("", "yes"), (", no batch normalisation", "no")))],
+                   for name, method in (("contrastive", dict(method="simclr")), ("SimCLR", SIMCLR), ("SimSiam", SIMSIAM),
+                                        ("non-contrastive", NONCL))),
+                 *((f"Fig. 7 by Eq. (6), {note}", FIG7 | dict(normalise="rows", warm=1.25, similarity="product", batch_norm="no",
+                                                              bias=bias, train_bias=train), {"min": None})
+                   for note, bias, train in (("b trained", 0.0, "yes"), ("b = 0.2", 0.2, "no")))],
     "custom": [("custom", {}, {"min": None})],
 }
 
