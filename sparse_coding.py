@@ -24,14 +24,14 @@ of a setting (seeds × swept factors) train as one batched program.
 Where the text leaves a choice, or text, code and this file differ:
  1. Latents. The published numbers come from the code's: at d = 10 one −1 and one +1 for Pr .1 and for .2, two −1 and
     one +1 for .3. The text's entries are independent (--latents iid). One-hot is +1 (in the code −1 in some data sets).
- 2. σ0 = sqrt(log d)/d = .15 is the code's; the text read as a variance gives .48, at which SimCLR ends at @@NOISE@@.
+ 2. σ0 = sqrt(log d)/d = .15 is the code's; the text read as a variance gives .48, at which SimCLR ends at .41.
  3. b starts at 0 as in the text, is trained, and kept ≥ 0 for Eq. (14). Fixed at 0, φ is the identity, the features can
-    be found only up to a rotation, and SimCLR ends at @@FIXED@@. The code's starts uniform and may be negative.
+    be found only up to a rotation, and SimCLR ends at .57. The code's starts uniform and may be negative.
  4. Layers. In the code φ after batch normalisation has a threshold on one side only, the normalisation a scale and a
     shift, SimSiam a projector before its predictor. Table 1 is trained with these too, the rest with the text's. Two
     layers are two maps and one φ here, and the cosine their product's; in the code φ follows each, the first counts.
  5. Weights start at N(0, 1/(pd)), b^p at 0, as in the text; the code's projector and predictor as torch's layers do.
- 6. τ = .2; the text has none, the scripts .05, at which SimCLR ends at @@TAU@@.
+ 6. τ = .2; the text has none, the scripts .05, at which SimCLR ends at .62.
  7. Steps. SimCLR drops the last, smaller batch, the others keep it; noncl trains one network a batch, in turn (in the
     code the online one begins each epoch). So lr × steps is 200, SimSiam's 400, noncl's 200 per network; with the
     scripts' n = 3000 and lr .005 200, 240 and 120.
