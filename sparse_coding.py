@@ -256,16 +256,6 @@ def spread(h: Tensor) -> Tensor:
 REMEMBER = 30  # seconds between two notes of how far a program is
 
 
-def batches(s: SimpleNamespace) -> int:
-    """Batches an epoch. The authors' loader drops the last, smaller one for SimCLR and keeps it for the others."""
-    return s.n // s.batch_size if s.method == "simclr" else math.ceil(s.n / s.batch_size)
-
-
-def steps(s: SimpleNamespace) -> float:
-    """Steps an epoch gives each network: noncl trains one of its two in a batch."""
-    return batches(s) / (2 if s.method == "noncl" else 1)
-
-
 def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = None) -> tuple[list[dict], dict]:
     """Train all replicas of setting `s`, every seed with every combination of swept factors, as one program. Returns
     the replicas (dicts of seed, swept factors, "uncovered") and curves, arrays: "epoch" (T,), and (T, R) each of min,
@@ -274,7 +264,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = No
     again. BadInput when the loss is not finite."""
     replicas = [dict(zip(("seed", *SWEPT), values), uncovered="") for values in
                 itertools.product(range(1, s.seeds + 1), *(getattr(s, factor) for factor in SWEPT))]
-    R, B, count = len(replicas), s.batch_size, batches(s)
+    R, B, count = len(replicas), s.batch_size, s.batches
     per_replica = lambda factor: torch.tensor([r[factor] for r in replicas], device=device).view(R, 1, 1)
     lr, temperature = per_replica("lr"), per_replica("temperature")
     threshold = (65536 * per_replica("keep") - 32769).round().to(torch.int16)  # kept: 16 random bits that are not above
@@ -318,7 +308,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = No
     random = [generator(seed, 8, device) for seed in range(1, s.seeds + 1)]
     of_seed = torch.tensor([r["seed"] - 1 for r in replicas], device=device)
     spaced = (space(1, s.epochs, records).round() for space in (np.linspace, np.geomspace))
-    marks = {0, *itertools.chain(*spaced), round(budget(s) / (s.lr[0] * steps(s)))}  # one at the paper's budget
+    marks = {0, *itertools.chain(*spaced), round(BUDGET[s.method] / (s.lr[0] * s.steps))}
     marks = sorted(mark for mark in marks if mark <= s.epochs)  # epochs after which to measure
     losses, curves, start, saved = [x.new_full((R,), torch.nan)], {}, 0, time.perf_counter()
     weights = [p.data for p in everything.parameters()]
@@ -389,6 +379,7 @@ def recall(memory: Path, weights: list, random: list, device) -> tuple[int, list
 
 # --------------------------------------------------------------------------------------------------------- experiments
 FAST = dict(batch_size=128, lr=0.5, epochs=100, seeds=3)  # lr × steps: SimCLR 350, SimSiam 400, noncl 200 per network
+BUDGET = dict(simclr=200, simsiam=400, noncl=200)  # the paper's, 8000 epochs at .025 of one batch or two
 LEVELS = [0.1, 0.3]  # Pr(z_i ≠ 0); at d = 10 the authors' latents for .2 are those for .1
 SIMCLR, SIMSIAM = dict(method="simclr", head="linear"), dict(method="simsiam", head="linear")
 NONCL, PREDICTOR = dict(method="noncl"), dict(method="noncl", head="linear")
@@ -438,20 +429,17 @@ EXPERIMENTS = {
 }
 
 
-def budget(s: SimpleNamespace) -> float:
-    """The paper's learning rate × steps of each network: 8000 epochs at .025, of two batches for SimSiam."""
-    return 400 if s.method == "simsiam" else 200
-
-
 def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
-    """Every factor of a program: the user's over the experiment's over FAST (unless `paper`) over the paper's. BadInput
-    where they clash."""
+    """Every factor of a program: the user's over the experiment's over FAST (unless `paper`) over the paper's; and what
+    follows from them: batches an epoch, steps an epoch of each network. BadInput where they clash."""
     fast = {} if paper else FAST | factors.get("fast", {})
     chosen = {name: factor[0] for name, factor in FACTORS.items()} | fast | factors | given
     chosen["seeds"] = factors.get("seeds", chosen["seeds"])  # an experiment's own number of seeds is part of it
     several = lambda name, value: [value] if name in SWEPT and not isinstance(value, list) else value
     s = SimpleNamespace(**{name: several(name, value) for name, value in chosen.items()})
     s.noise = [math.sqrt(math.log(s.d)) / s.d if noise is None else noise for noise in s.noise]
+    s.batches = s.n // s.batch_size if s.method == "simclr" else math.ceil(s.n / s.batch_size)
+    s.steps = s.batches / (2 if s.method == "noncl" else 1)
     k = active_features(s.d, max(s.sparsity))[1]
     for wrong, text in [
         (s.d > s.p, f"--d {s.d} orthonormal features need at least as many observed dimensions; --p is {s.p}"),
@@ -483,8 +471,8 @@ def rows(experiment: str, name: str, s: SimpleNamespace, replicas: list[dict], c
     for values, members in groups.items():
         title = ", ".join([name, *(f"{factor} {v}" for factor, v in zip(by, values) if v not in (None, ""))])
         drawn[title] = own = {key: curve if key == "epoch" else curve[:, members] for key, curve in curves.items()}
-        own["lr_times_steps"] = replicas[members[0]]["lr"] * curves["epoch"] * steps(s)
-        ends = [int(np.abs(own["lr_times_steps"] - budget(s)).argmin())] * (experiment == "budget") + [-1]
+        own["lr_times_steps"] = replicas[members[0]]["lr"] * curves["epoch"] * s.steps
+        ends = [int(np.abs(own["lr_times_steps"] - BUDGET[s.method]).argmin())] * (experiment == "budget") + [-1]
         for (statistic, claim), end in itertools.product(claims.items(), ends):
             start, mean = (float(own[statistic][t].mean()) for t in (0, end))
             if isinstance(claim, dict):
@@ -512,7 +500,7 @@ def draw(plt, path, programs: list[dict], log: bool) -> None:
         panel.set(xlabel="learning rate × steps", ylabel=label)
         if log:
             panel.set_xscale("log")
-            for paper in (200, 400):  # SimSiam's is the second
+            for paper in BUDGET.values():
                 panel.axvline(paper, color="grey", linestyle=":")
     panels[0].set_ylim(0, 1)
     figure.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside right")

@@ -1239,7 +1239,7 @@ def test_the_last_smaller_batch_is_simclrs_alone_to_drop(spy):
         x = sc.sample(s, 1, 0.1, s.noise[0])[2]
         sc.train(s)
         assert [a.shape[2] for a in spy.seen(s)] == [width for width in widths for _ in range(2)]
-        assert sc.steps(s) == {"simclr": 2, "simsiam": 3, "noncl": 1.5}[method]
+        assert s.steps == {"simclr": 2, "simsiam": 3, "noncl": 1.5}[method]
         shown = torch.cat(spy.seen(s)[::2], 2)[0]  # of every sample what its first mask kept: none twice
         matches = ((shown.T[:, None] == x.T) | (shown.T[:, None] == 0)).all(2) & (shown.T != 0).any(1)[:, None]
         assert (matches.sum(1) <= 1).all() and (matches.sum(0) <= 1).all() and matches.sum() > 0.9 * sum(widths)
@@ -1600,7 +1600,7 @@ def test_paper_setting_is_the_papers():
             assert s.batch_norm != "no" or experiment == "fig1"
             assert s.noise[0] == pytest.approx(0.1517 if s.d == 10 else 0.0865, abs=1e-4)
             assert s.latents == ("onehot-plus" if experiment == "fig1" else "authors") and s.similarity == "cosine"
-            assert s.lr[0] * s.epochs * sc.steps(s) == sc.budget(s) == (400 if s.method == "simsiam" else 200)
+            assert s.lr[0] * s.epochs * s.steps == sc.BUDGET[s.method] == (400 if s.method == "simsiam" else 200)
     table1 = [exact("table1", i) for i in range(4)]
     assert [(s.method, s.head, s.batch_norm, s.activation) for s in table1] == [
         ("simclr", "linear", "yes", "srelu"), ("simclr", "linear", "affine", "authors"),
