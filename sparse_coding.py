@@ -304,7 +304,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = No
     if s.head == "mlp":
         projector = Encoder([gaussian(7, s.m, s.m) / math.sqrt(s.p * s.d)], s).to(device)
     everything = nn.ModuleList([networks, head] + [projector] * (projector is not None))
-    embed = lambda network, a: projector(network(a)) if projector else network(a)  # (R, m, B)
+    embed = lambda a: projector(online(a)) if projector else online(a)  # (R, m, B)
     predict = lambda h: head[0] @ h + head[1] if head else h
 
     def descend(loss, network):  # plain SGD; replica r's part of the sum is all that its weights have a gradient of
@@ -353,10 +353,10 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory: Path | None = No
             D1, D2 = (bits[:, step, i, :, :batch.shape[2]][of_seed] <= threshold for i in (0, 1))  # (R, p, B)
             a1, a2 = (D1 * batch, D2 * batch) if s.masks == "independent" else (2 * D1 * batch, 2 * ~D1 * batch)
             if s.method == "simclr":
-                h = predict(torch.cat([embed(online, a1), embed(online, a2)], dim=2))  # (R, m, 2B)
+                h = predict(torch.cat([online(a1), online(a2)], dim=2))  # (R, m, 2B)
                 loss, trained = NTXent.apply(unit(h), temperature), online  # Eq. (9)
             elif s.method == "simsiam":
-                h1, h2 = embed(online, a1), embed(online, a2)  # (R, m, B)
+                h1, h2 = embed(a1), embed(a2)  # (R, m, B)
                 loss = -(similarity(predict(h1), h2.detach()) + similarity(predict(h2), h1.detach())) / 2
                 trained = online
             else:
