@@ -70,12 +70,14 @@ def cell(pattern: str, template: str) -> str:
     return "–"
 
 
-def landscape(folder: str, experiment: str, setting: str, budget: float | None = None) -> dict | None:
-    """The record of a landscape run: start, end_mean and end_std of the minimum max-cosine, at learning rate × steps `budget`."""
+def landscape(folder: str, experiment: str, setting: str, statistic="min", last=True) -> dict | None:
+    """The record of a landscape run: start, end_mean and end_std of a max-cosine, at the run's end or, in the budget
+    experiment and with last=False, at the paper's learning rate × steps."""
     file = RESULTS / folder / "results.json"
     rows = json.loads(file.read_text()) if file.exists() else []
-    return next((row for row in rows if (row["experiment"], row["setting"], row["statistic"]) == (experiment, setting, "min")
-                 and row["lr_times_steps"] == (budget or row["lr_times_steps"])), None)
+    wanted = (experiment, setting, statistic)
+    found = [row for row in rows if (row["experiment"], row["setting"], row["statistic"]) == wanted]
+    return found[-1 if last else 0] if found else None
 
 
 def short(value: float) -> str:
@@ -138,17 +140,29 @@ SPARSEHEAD_3 = {  # Table 3: COCO, Mask R-CNN with a C4 backbone, AP / AP50 / AP
     "Barlow Twins": (None, "39.2 / 59.0 / 42.5", "34.2 / 56.0 / 36.5"), "SimCLR + SparseHead": (None, "37.7 / 58.5 / 42.1", "34.7 / 55.4 / 36.2"),
     "BYOL + SparseHead": (None, "39.5 / 59.8 / 43.4", "35.8 / 56.2 / 37.2"), "Barlow Twins + SparseHead": (None, "39.9 / 59.6 / 43.8", "35.4 / 56.4 / 36.9"),
 }
-LANDSCAPE = {  # row: (paper's value, experiment, settings, whether to show where it started)
-    "Table 1, SimCLR, Pr .1 / .2 / .3": (".83 / .90 / .57", "table1", [f"SimCLR, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
-    "Table 1, SimSiam, Pr .1 / .2 / .3": (".47 / .45 / .37", "table1", [f"SimSiam, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
-    "Fig. 1, one-hot, contrastive / non-contrastive": ("high / low", "fig1", ["contrastive, one-hot", "non-contrastive, one-hot"], False),
-    "Fig. 2, sparse, contrastive, Pr .1 / .2 / .3": ("high", "fig2", [f"contrastive, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
-    "Fig. 2, sparse, non-contrastive, Pr .1 / .2 / .3": ("low", "fig2", [f"non-contrastive, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
-    "Fig. 3, two layers, non-contrastive": ("low", "fig3", [f"non-contrastive, 2 layers, sparsity {s}" for s in (0.1, 0.2, 0.3)], False),
+TABLE1 = {  # row: what the paper has, maximum / median / minimum; the program; its Pr in our runs
+    "SimCLR, Pr .1": (".94 / .92 / .83 ± .16", "SimCLR", 0.1),
+    "SimCLR, Pr .2": (".94 / .93 / .90 ± .01", "SimCLR", 0.1),
+    "SimCLR, Pr .3": (".94 / .92 / .57 ± .02", "SimCLR", 0.3),
+    "SimSiam, Pr .1": (".94 / .87 / .47 ± .07", "SimSiam", 0.1),
+    "SimSiam, Pr .2": (".93 / .82 / .45 ± .01", "SimSiam", 0.1),
+    "SimSiam, Pr .3": (".68 / .45 / .37 ± .03", "SimSiam", 0.3),
+}
+OF_EACH_PR = [f", sparsity {level}" for level in (0.1, 0.3)]
+OF_EACH_C = [f", warm {c}" for c in (1.0, 1.25, 1.5, 2.0)]
+LANDSCAPE = {  # row: (paper's value, experiment, its settings, whether to show where each started)
+    "Fig. 1, one-hot, contrastive": ("high", "fig1", ["contrastive, one-hot"], False),
+    "Fig. 1, one-hot, non-contrastive": ("low", "fig1", ["non-contrastive, one-hot"], False),
+    "Fig. 2, contrastive, Pr .1 / .3": ("high", "fig2", ["contrastive" + pr for pr in OF_EACH_PR], False),
+    "Fig. 2, non-contrastive, Pr .1 / .3": ("low", "fig2", ["non-contrastive" + pr for pr in OF_EACH_PR], False),
+    "Fig. 3, two layers, non-contrastive, Pr .1 / .3": (
+        "low", "fig3", ["non-contrastive, 2 layers" + pr for pr in OF_EACH_PR], False),
     "Fig. 4, warm start": ("falls", "fig4", ["warm start"], True),
     "Fig. 5, warm start, predictor": ("rises to .87", "fig5", ["warm start, predictor"], True),
     "Fig. 6, cold start, predictor": ("low", "fig6", ["cold start, predictor"], False),
-    "Fig. 7, warm start, rows normalised": (".62 → .85", "fig7", ["warm start, rows normalised"], True),
+    "Fig. 7, rows normalised, c = 1 / 1.25 / 1.5 / 2": (
+        ".62 → .85", "fig7", ["warm start, rows normalised" + c for c in OF_EACH_C], True),
+    "the same, columns normalised": ("", "fig7", ["warm start, columns normalised" + c for c in OF_EACH_C], True),
 }
 
 
@@ -174,26 +188,46 @@ def beside(own: list[str], paper: dict, ours: dict, columns: dict) -> list[list[
 
 
 def landscape_tables() -> list[list[list[str]]]:
-    """The three tables of sparse_coding.py: against the paper, alignment, budget."""
-    papers = [["minimum max-cosine", "paper", "fast setting, 3 seeds", "exact setting, 5 seeds"]]
+    """The tables of sparse_coding.py: Table 1, the figures, alignment, budget, ReLU."""
+    spread = lambda row: f"{short(row['end_mean'])} ± {short(row['end_std'])}" if row else "–"
+    way = lambda row: f"{short(row['start'])} → {spread(row)}" if row else "–"
+
+    def three(folder, setting):
+        found = [landscape(folder, "table1", setting, statistic) for statistic in ("max", "median", "min")]
+        return " / ".join([*(short(row["end_mean"]) for row in found[:2]), spread(found[2])]) if all(found) else "–"
+
+    table1 = [["Table 1: max / median / min", "paper",
+               *(f"{layers} layers, {run}" for layers in ("text's", "code's") for run in ("fast", "exact"))]]
+    for label, (paper, name, level) in TABLE1.items():
+        ours = [three(folder, f"{name}{layers}, sparsity {level}") for layers in ("", ", authors' layers")
+                for folder in ("landscape-table1", "landscape-paper-table1")]
+        table1.append([label, paper, *(["as .1"] * 4 if ".2" in label else ours)])
+    figures = [["minimum max-cosine", "paper", "fast setting, 3 seeds", "exact setting, 5 seeds"]]
     for label, (paper, experiment, settings, start) in LANDSCAPE.items():
         cells = []
-        for folders in (["landscape"], ["landscape-paper-table1", "landscape-paper-figures"]):
-            found = [row for folder in folders for setting in settings if (row := landscape(folder, experiment, setting))]
+        for folder in ("landscape", "landscape-paper-figures"):
+            found = [row for setting in settings if (row := landscape(folder, experiment, setting))]
             cells.append(" / ".join((f"{short(row['start'])} → " if start else "") + short(row["end_mean"]) for row in found) or "–")
-        papers.append([label, paper, *cells])
-    way = lambda row: f"{short(row['start'])} → {short(row['end_mean'])} ± {short(row['end_std'])}" if row else "–"
-    end = lambda row: short(row["end_mean"]) if row else "–"
-    findings = lambda *what: landscape("landscape-findings", *what)
-    alignment = [["warm start, no predictor, 5 seeds", "random columns", "aligned columns"]]
-    for label, setting in {"p = 50": "p=50, {}", "p = 50, rows normalised": "p=50, {}, rows normalised", "p = 20": "p=20, {}",
-                           "p = 50, with a predictor": "p=50, {}, predictor"}.items():
-        alignment.append([label, *(way(findings("alignment", setting.format(columns))) for columns in alignment[0][1:])])
-    alignment.append(["Fig. 7 without normalisation", "", way(findings("alignment", "Fig. 7 without normalisation"))])
-    budget = [["cold start, Pr .1 / .2 / .3, 5 seeds", "at 196", "at 4200"]]
+        figures.append([label, paper, *cells])
+    both, suffixes = ("landscape-findings", "landscape-findings-iid"), ("", ", the text's latents")
+    kinds = ("random", "aligned")
+    found = lambda *what: [way(landscape(folder, "alignment", setting)) for folder in both for setting in what]
+    alignment = [["warm start, no predictor", *(f"{columns} columns{of}" for of in suffixes for columns in kinds)]]
+    for label, p, note in (("p = 50", 50, ""), ("p = 50, rows normalised", 50, ", rows normalised"), ("p = 20", 20, ""),
+                           ("p = 50, with a predictor", 50, ", predictor")):
+        alignment.append([label, *found(*(f"p={p}, {columns} columns{note}" for columns in kinds))])
+    alone = found("Fig. 7 without normalisation")
+    alignment.append(["Fig. 7 without normalisation, c = 1.25", "", alone[0], "", alone[1]])
+    budget = [["cold start, Pr .1 / .3", *(f"at {end}{of}" for of in suffixes for end in ("the paper's", "4000"))]]
     for label in ("SimCLR", "SimSiam", "non-contrastive", "non-contrastive, predictor"):
-        budget.append([label, *(" / ".join(end(findings("budget", f"{label}, sparsity {s}", b)) for s in (0.1, 0.2, 0.3)) for b in (196, 4200))])
-    return [papers, alignment, budget]
+        ends = [[spread(landscape(folder, "budget", label + pr, last=last)) for pr in OF_EACH_PR]
+                for folder in both for last in (False, True)]
+        budget.append([label, *map(" / ".join, ends)])
+    relu = [["ReLU, latents in {0, 1}, cold start", "Pr .1", "Pr .3"]]
+    for label in ("contrastive", "SimCLR", "SimSiam", "non-contrastive"):
+        settings = [f"{label}, ReLU, {{0, 1}}{pr}" for pr in OF_EACH_PR]
+        relu.append([label, *(spread(landscape(both[0], "variants", setting)) for setting in settings)])
+    return [table1, figures, alignment, budget, relu]
 
 
 def tables() -> list[list[list[str]]]:
