@@ -44,7 +44,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "shapes": PAPER | dict(arch="resnet8", epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75,
                            head_hidden=256, gate_hidden=256, gate_lr=3e-2, min_scale=0.2, blur=0.0, crop="bilinear"),
     "default": PAPER | dict(epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0,  # results/recipe.md
-                            head_hidden=512, gate_hidden=512, min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear"),
+                            head_hidden=512, min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear"),
 }
 PRESETS["imagenet"] = PRESETS["imagenet100"] | dict(arch="resnet50")  # the ImageNet-100 recipe; no paper has this row
 

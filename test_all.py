@@ -775,7 +775,7 @@ def test_undefined_metrics_are_none_and_printed_as_such():
     scores = common.interpretability(torch.zeros(20, 4), {"": torch.arange(20) % 2})
     assert scores["cons"] is None and scores["entropy"] is None and scores["corr"] is None and scores["live_dims"] == 0
     lines = common.table("ncl", scores).splitlines()
-    assert lines[2].count("n/a") == 7 and len({len(line) for line in lines}) == 1
+    assert lines[2].count("n/a") == 8 and len({len(line) for line in lines}) == 1
 
 
 def test_health_of_good_and_collapsed_embeddings():
