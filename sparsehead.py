@@ -15,9 +15,9 @@ BYOL: Grill et al. 2020, arXiv 2006.07733. Barlow Twins: Zbontar et al. 2021, ar
     python sparsehead.py --finetune 0.01 0.1                         then fine-tune on 1 % and 10 % of the labels (Table 2)
 
 Measured with λ = 1e-4 / 0: linear probe 44.7 ± 0.6 / 44.6 ± 0.8 % on 10,000 images of CIFAR-10 (SimCLR, ResNet-8, 20 epochs, mean ±
-std of seeds 1 to 3; results/cifar10-cpu-sparsehead-*, with an older recipe); with the first command 64.6 ± 2.3 % (seeds 1 to 5; 15 epochs in about 2
-minutes on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21; results/shapes-sparsehead-*). At this λ and these budgets the
-penalty changes nothing that we can see. The 1000-epoch rows have not been measured yet.
+std of seeds 1 to 3; results/cifar10-cpu-sparsehead-*, with an older recipe); with the first command 64.6 ± 2.3 % (seeds 1 to 5; 15
+epochs in about 2 minutes on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21; results/shapes-sparsehead-*). At this λ and
+these budgets the penalty changes nothing that we can see. The 1000-epoch rows have not been measured yet.
 
 The penalty and --prox reach different things (built-in data set, seed 1). The base losses normalise what the head puts out, so the
 penalty can be lowered for free by scaling W down: at λ = 1e-2 ‖W‖₂,₁ falls from 179 to 3.2 and not one column falls below 1e-3 of
@@ -26,11 +26,12 @@ after each update instead: lr λ long, not rescaled by Adam, hence weak, but it 
 6 % at λ = 3, 85 % at λ = 10 (probe 63.5, 63.7 and 55.2 %).
 
 What the paper leaves open (schedule, augmentation, head width) is from the code of W-MSE (Ermolov et al. 2021, arXiv 2007.06346),
-whose protocol it follows. Differences: common.py's, and 1. normalisations use eps = 1e-2; 2. no BatchNorm
-behind SimCLR's head, and each view through its own forward (W-MSE code: both in one); 3. STL-10 is evaluated on the whole image at
-64 pixels (W-MSE code: the central 64 of 70); 4. on ImageNet one recipe of augmentations for all bases (BYOL and Barlow Twins blur
-and solarise the two views differently and jitter saturation by half), two layers with bias in Barlow Twins' head as the paper says
-(its own: three without), a learning rate that ends at 0 (its own: 0.001 of the peak), τ = 0.5 for SimCLR; 5. the settings `shapes` and `default` are ours.
+whose protocol it follows. Differences: common.py's, and 1. normalisations use eps = 1e-2; 2. no BatchNorm behind SimCLR's head, and
+each view through its own forward (W-MSE code: both in one); 3. STL-10 is evaluated on the whole image at 64 pixels (W-MSE code: the
+central 64 of 70); 4. on ImageNet one recipe of augmentations for all bases (BYOL and Barlow Twins blur and solarise the two views
+differently and jitter saturation by half), two layers with bias in Barlow Twins' head as the paper says (its own: three without), a
+learning rate that ends at 0 (its own: 0.001 of the peak), no zero initialisation of its residual branches, τ = 0.5 for SimCLR; 5. the
+settings `shapes` and `default` are ours.
 """
 import argparse
 import copy
