@@ -574,8 +574,8 @@ PUBLISHED = {  # program and data set: what the papers and the authors' code say
                                                                weight_decay=1.5e-6, head_hidden=8192, head_out=8192, warmup=10),
     ("simsiam", "cifar10 cifar100"): dict(
         arch="resnet18", image_size=32, epochs=800, batch_size=512, optimizer="sgd", lr=0.03 * 2, weight_decay=5e-4, projector_layers=2, head_out=2048,
-        predictor_hidden=512, min_scale=0.2, jitter=0.4, gray=0.2, blur=0, crop="bilinear"),
-    ("simsiam", "imagenet"): dict(arch="resnet50", image_size=224, epochs=100, batch_size=512, lr=0.05 * 2, weight_decay=1e-4, projector_layers=3,
+        predictor_hidden=512, min_scale=0.2, jitter=0.4, gray=0.2, blur=0, crop="bilinear", zero_init_residual=True),
+    ("simsiam", "imagenet"): dict(zero_init_residual=True, arch="resnet50", image_size=224, epochs=100, batch_size=512, lr=0.05 * 2, weight_decay=1e-4, projector_layers=3,
                                   head_out=2048, predictor_hidden=512, jitter=0.4, blur=0.5),
 }
 
@@ -1804,7 +1804,7 @@ def test_same_seed_same_numbers_other_seed_others(short_runs, tmp_path):
     "bayesncl.py --gate none --precision bf16 --gate-layers 1", "bayesncl.py --gate logistic --optimizer sgd --lr 0.1",
     "sparsehead.py --base byol --head linear --momentum 0.9 --finetune 0.2 1 --finetune-epochs 1", "sparsehead.py --base barlow --prox --sparse-weight 1",
     "sparsehead.py --base barlow --barlow-weight 0.1 --head none --sparse-weight 0 --optimizer lars --finetune 0.5 --finetune-epochs 1 --finetune-lr 0.1 --classifier-lr 1",
-    "simsiam.py --no-predictor --optimizer adam --lr 1e-3 --deterministic", "simsiam.py --no-stop-grad --projector-layers 2 --jitter 0.4"])
+    "simsiam.py --no-predictor --optimizer adam --lr 1e-3 --deterministic", "simsiam.py --no-stop-grad --projector-layers 2 --jitter 0.4 --zero-init-residual"])
 def test_options_run(tmp_path, command):
     inside(command, "--epochs", 1, "--limit", 300, "--batch-size", 100, "--out", tmp_path)
     assert math.isfinite(json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[0])["loss"])

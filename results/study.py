@@ -41,6 +41,7 @@ ROWS = {  # what a row of the tables is: a program and its flags
     "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw",
     "bayesncl-untuned": "bayesncl.py",  # with the ρ and λ of the authors' CIFAR-100 command, where the row bayesncl has chosen ones
     "simsiam": "simsiam.py",
+    "simsiam-zero-init": "simsiam.py --zero-init-residual",
     "simsiam-no-stop-grad": "simsiam.py --no-stop-grad",
     "simsiam-no-predictor": "simsiam.py --no-predictor",
     "sparsehead-simclr": "sparsehead.py",
@@ -60,11 +61,12 @@ ROWS = {  # what a row of the tables is: a program and its flags
 METHODS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"]
 GATE = [row for row in ROWS if row.startswith("bayesncl-") and row != "bayesncl-untuned"]
 BASES = ["sparsehead-simclr-plain", "sparsehead-byol", "sparsehead-byol-plain", "sparsehead-barlow", "sparsehead-barlow-plain"]
-ONCE = [row for row in ROWS if row not in [*METHODS, *GATE, *BASES, "ncl-topk", "bayesncl-untuned"]]
+ONCE = [row for row in ROWS if row not in [*METHODS, *GATE, *BASES, "ncl-topk", "bayesncl-untuned", "simsiam-zero-init"]]
 PAPERS = [row for row in GATE if row not in ("bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw")] + ["simsiam", "sparsehead-simclr", *BASES]
 AT_200 = dict.fromkeys(["simclr", "ncl", "ncl-topk", "bayesncl"], [1, 2, 3]) | dict.fromkeys(PAPERS, [1])
 STUDIES = {  # study: (flags of every run, row → seeds)
-    "shapes": ("", dict.fromkeys(METHODS, [1, 2, 3, 4, 5]) | dict.fromkeys(["ncl-topk", *GATE], [1, 2]) | dict.fromkeys([*BASES, *ONCE], [1])),
+    "shapes": ("", dict.fromkeys(METHODS, [1, 2, 3, 4, 5]) | dict.fromkeys(["ncl-topk", *GATE], [1, 2]) | dict.fromkeys([*BASES, *ONCE], [1])
+               | {"simsiam-zero-init": [1, 2, 3]}),
     "cifar10-cpu": ("--dataset cifar10 --preset default --limit 10000 --arch resnet8 --epochs 20", dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain"], [1, 2, 3])),
     "cifar10": ("--dataset cifar10 --epochs 200", AT_200),
     "cifar100": ("--dataset cifar100 --epochs 200", AT_200),
