@@ -13,7 +13,7 @@ Measured with the first command: linear probe 55.0 ± 1.1 %, collapse indicator 
 15 epochs in about 125 s on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21; results/shapes-simsiam-seed*); with the second
 34.3 % and .21, with --no-predictor 61.7 % and .22 (seed 1). The last norm keeps the mean of a batch at 0, so collapsed embeddings
 are not equal but lie on one line, a share f of them on the shorter side, and the indicator is 2·sqrt(f (1 − f)), at least about
-2/sqrt(batch); at batch 1000 it ends at .09 and .12 (results/simsiam-collapse-16px*). The paper's rows have not been measured yet.
+2/sqrt(batch); at batch 1000 two runs end at .09 and .12, one came down to .17 and bounced (results/simsiam-collapse-16px*). The paper's rows have not been measured yet.
 
 Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. the settings `shapes` and `default` are ours, and do
 without the zero initialisation of residual branches: with it fifteen epochs of `shapes` end at a probe of 45.3 ± 0.8 % (seeds 1 to
