@@ -511,8 +511,8 @@ def main(argv=None):
     shutil.rmtree(memory)
     text = lambda v: "–" if v is None else f"{v:.{0 if v >= 10 else 3}f}" if isinstance(v, float) else str(v)
     print(common.markdown([[*found[0]], *([text(value) for value in row.values()] for row in found)]))
-    print("Mean and std over seeds. agrees: within 0.1 of the paper's number, high: at least 0.8, low: at most 0.65, "
-          f"falls: below the start.\npython look.py {folder} draws the curves.")
+    print("Max-cosines: mean and std over seeds. agrees: within 0.1 of the paper's number, high: at least 0.8, low: at "
+          f"most 0.65, falls: below the start.\npython look.py {folder} draws the curves.")
 
 
 if __name__ == "__main__":
