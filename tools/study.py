@@ -2,7 +2,7 @@
 and metrics.jsonl. What is recorded is skipped and what was interrupted goes on, so that the same command adds what is
 missing. To make a run anew, delete results/<name> and runs/<name> first.
 
-    python tools/study.py shapes              the built-in data set, every method and ablation: 1.5 hours on two cores
+    python tools/study.py shapes              the built-in data set, every method and ablation: 1.2 hours on two cores
     python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: 1.5 hours on two cores
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
     python tools/study.py shapes --rows ncl bayesncl --seeds 1 2
@@ -124,7 +124,9 @@ def record_all(runs: dict[str, list[str]], jobs: int, device: str, data_root: st
             time.sleep(0.1)
             for name in [name for name, program in running.items() if program.poll() is not None]:
                 well &= keep(name, running.pop(name).returncode)
-    finally:  # at Ctrl-C: no run outlives the study
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command goes on where the checkpoints are")
+    finally:  # no run outlives the study
         for program in running.values():
             program.terminate()
             program.wait()
