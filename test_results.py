@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 HERE = Path(__file__).resolve().parent
@@ -40,6 +41,7 @@ def leave(folder, **numbers):
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text("{}")
     (folder / "dimensions.csv").write_text("dimension,act,cons\n0,0.5,0.2\n1,0.1,0.8\n")
+    np.savez(folder / "embeddings.npz", z=np.float16([[1, 0, 0], [1, 2, 0], [1, 0, 0], [1, 2, 0]]), y=[0, 1, 1, 1])
     last = json.dumps({"event": "final"} | numbers) + "\n" if numbers else ""
     (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "open": 0.25}) + "\n" + last)
 
@@ -74,6 +76,8 @@ def test_a_study_skips_what_is_recorded_and_goes_on_where_it_was_interrupted(tmp
     assert re.search("^a: .* --out", out, re.M) and re.search("^b: .* --resume", out, re.M)
     assert "c: exit code 1: what is wrong" in error
     assert {path.name: report.record(path)["lp1"] for path in (tmp_path / "results").iterdir()} == {"a": 50, "b": 50}
+    assert (tmp_path / "results" / "a" / "dimensions.csv").read_text() == (
+        "dimension,act,mean,class,cons,entropy\n0,1,0.7236,1,0.75,0.6446\n1,0.5,0.4472,1,1,0\n")
     monkeypatch.setattr(study.subprocess, "Popen", lambda *_, **__: pytest.fail("it is recorded"))
     assert study.record_all({name: runs[name] for name in "ab"}, 2, "cpu", "data") is True
     for name in study.STUDIES:  # and every command is one that its program takes

@@ -62,12 +62,11 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
 
 
 def record(folder: Path) -> dict[str, float]:
-    """The numbers of an image run: its last epoch's, its final ones, its dimensions'; empty if it is incomplete."""
-    file, numbers = folder / "metrics.jsonl", {}
+    """The numbers of an image run: its dimensions', its last epoch's, its final ones; empty if it is incomplete."""
+    file, columns = folder / "metrics.jsonl", dimensions(folder)
+    numbers = from_dimensions(columns) if len(columns) else {}
     for line in file.read_text().splitlines()[-2:] if file.exists() else []:
         numbers |= json.loads(line)
-    if len(columns := dimensions(folder)):
-        numbers |= from_dimensions(columns)
     return {key: value for key, value in numbers.items() if value is not None} if "event" in numbers else {}
 
 

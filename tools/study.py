@@ -1,5 +1,5 @@
-"""Make the runs that the pages show and record them: results/<study>-<row>-seed<seed>/ with config.json, dimensions.csv
-and metrics.jsonl. What is recorded is skipped and what was interrupted goes on, so that the same command adds what is
+"""Make the runs that the pages show and record them: results/<study>-<row>-seed<seed>/ with config.json, metrics.jsonl
+and dimensions.csv. What is recorded is skipped and what was interrupted goes on, so that the same command adds what is
 missing. To make a run anew, delete results/<name> and runs/<name> first.
 
     python tools/study.py shapes              the built-in data set, every method and ablation: 1.2 hours on two cores
@@ -19,7 +19,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import torch
 
 import report
@@ -99,16 +101,30 @@ def start(name: str, command: list[str], device: str, data_root: str) -> subproc
                                 env=os.environ | ({"OMP_NUM_THREADS": "1"} if device == "cpu" else {}))
 
 
+def dimensions(run: Path) -> str:
+    """What each live dimension of a run's embedding stands for on the test images, as CSV, the most active first: its
+    number and what common.dimensions says of it."""
+    with np.load(run / "embeddings.npz") as arrays:
+        e, *labels = (torch.from_numpy(arrays[key]) for key in ("z", "y", "background") if key in arrays)
+    columns = common.dimensions(e.float(), dict(zip(("", "background_"), labels)))
+    columns = {"dimension": torch.arange(e.shape[1])} | columns
+    lines = zip(*(column.tolist() for column in columns.values()))
+    live = sorted((line for line in lines if line[1] > 0), key=lambda line: -line[2])
+    return "\n".join([",".join(columns), *(",".join(f"{value:.4g}" for value in line) for line in live)]) + "\n"
+
+
 def keep(name: str, code: int) -> bool:
     """Record a run that has ended with an exit code; whether it ended well."""
     if code:
         last = (RUNS / f"{name}.log").read_text().splitlines()[-1:]
         print(f"{name}: exit code {code}: {' '.join(last)}", file=sys.stderr, flush=True)
         return False
-    (report.RESULTS / name).mkdir(parents=True, exist_ok=True)
-    for file in ("config.json", "dimensions.csv", "metrics.jsonl"):  # the last makes it a record
-        shutil.copy(RUNS / name / file, report.RESULTS / name / file)
-    print(common.table(name, report.record(report.RESULTS / name)), flush=True)
+    kept = report.RESULTS / name
+    kept.mkdir(parents=True, exist_ok=True)
+    (kept / "dimensions.csv").write_text(dimensions(RUNS / name))
+    for file in ("config.json", "metrics.jsonl"):  # the last makes it a record
+        shutil.copy(RUNS / name / file, kept / file)
+    print(common.table(name, report.record(kept)), flush=True)
     return True
 
 
