@@ -206,10 +206,12 @@ def unused_columns(weight):
 
 
 def measure(h, z, last):
-    """What SparseHead is about, of representations h (N, d), embeddings z (N, K) and the head's last weight (m, d)."""
+    """Print and return SparseHead's numbers, of h (N, d), embeddings z (N, K) and the head's last weight (m, d)."""
     metrics = {"min_max_representation": min_max_ratio(h), "min_max_embedding": min_max_ratio(z),
                "rank_representation": effective_rank(spectrum(h)), "rank_embedding": effective_rank(spectrum(z))}
-    return metrics if last is None else metrics | {"unused_columns": unused_columns(last), "l21": l21_norm(last).item()}
+    metrics |= {} if last is None else {"unused_columns": unused_columns(last), "l21": l21_norm(last).item()}
+    print(", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+    return metrics
 
 
 # ------------------------------------------------------------------------------------------------------------- program
@@ -263,8 +265,8 @@ def main(argv=None):
     model = SparseHead(backbone, batch_norm_head(args.head, d, args.head_hidden, K), args.base, args.head_hidden, K)
     model.to(args.device, memory_format=torch.channels_last)
     optimizer, W, online = optimizer_of(model, args), model.last, nn.Sequential(backbone, model.head)
-    run = common.Run(args)
     schedule = functools.partial(step_decay, epochs=args.epochs) if args.schedule == "step" else common.lr_at
+    run = common.Run(args)
     net, two_views, criterion = (run.compile(f) for f in (run.parallel(model), common.two_views, base_loss(args)))
 
     for epoch in range(run.restore(model, optimizer), args.epochs):
@@ -293,9 +295,7 @@ def main(argv=None):
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
         metrics, h, z = common.evaluate(run, data, model)
-        own = measure(h, z, W)
-        run.finish(metrics | own, model.backbone)
-        print(", ".join(f"{name} {value:.4g}" for name, value in own.items()))
+        run.finish(metrics | measure(h, z, W), model.backbone)
 
 
 if __name__ == "__main__":
