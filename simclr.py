@@ -1,21 +1,17 @@
-"""SimCLR: contrastive learning, the baseline of every file here.
+"""SimCLR: two views of an image attract each other and repel the views of all other images in the batch.
 
-Two augmented views of an image attract each other and repel the views of all other images in the batch:
+    L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ),  j: i's other view
 
-    L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ),   j = the other view of i
-
-Chen, Kornblith, Norouzi, Hinton, "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020,
-arXiv 2002.05709, Eq. (1). The recipe is the one that NCL (arXiv 2403.12459) and BayesNCL (arXiv 2605.28441) share.
+Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020 (2002.05709), Eq. (1).
+The recipe is that of the NCL authors (arXiv 2403.12459), which BayesNCL's (arXiv 2605.28441) share.
 
     python simclr.py                                     the built-in data set, on a laptop
     python simclr.py --dataset cifar100 --epochs 200     the papers' CL row
 
-Measured with the first command: linear probe 66.9 ± 3.8 %, Cons. 10.0 (dense: the floor for ten classes)
-(mean ± std of seeds 1 to 5; object label; 15 epochs in about 115 s on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21;
-results/shapes-simclr-seed*). The 200-epoch row has not been measured yet.
+Measured with the first command (results/shapes-simclr-seed*, 1 to 5): MEASURED
+The 200-epoch row has not been measured yet.
 
-Differences from the papers: common.py's, and 1. normalisations use eps = 1e-2; 2. the settings `shapes` and `default` are ours
-(no blur, bilinear crops).
+Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. `shapes` and `default` are ours.
 """
 import torch
 import torch.nn as nn
@@ -26,17 +22,23 @@ import common
 EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
 PAPER = dict(  # the NCL authors' CIFAR recipe, which BayesNCL's share
-    arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4, warmup=10.0,
-    temperature=0.2, head_hidden=2048, head_out=256, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
+    arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
+    warmup=10.0, temperature=0.2, head_hidden=2048, head_out=256,
+    min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": PAPER,
     "cifar100": PAPER,
-    "imagenet100": PAPER | dict(image_size=224, decode_size=256, epochs=100, batch_size=128, lr=0.15,  # 0.3 · 128/256
-                                head_hidden=16384, head_out=2048),
-    "shapes": PAPER | dict(arch="resnet8", epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75,
-                           head_hidden=256, min_scale=0.2, blur=0.0, crop="bilinear"),
-    "default": PAPER | dict(epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0,  # results/recipe.md
-                            head_hidden=512, min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear"),
+    "imagenet100": PAPER | dict(
+        image_size=224, epochs=100, batch_size=128, lr=0.15, head_hidden=16384, head_out=2048,  # lr: 0.3 · 128/256
+    ),
+    "shapes": PAPER | dict(
+        arch="resnet8", epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75, head_hidden=256,
+        min_scale=0.2, blur=0.0, crop="bilinear",
+    ),
+    "default": PAPER | dict(  # any other data set, short runs: results/README.md, "Recipes"
+        epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0, head_hidden=512,
+        min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear",
+    ),
 }
 PRESETS["imagenet"] = PRESETS["imagenet100"] | dict(arch="resnet50")  # the ImageNet-100 recipe; no paper has this row
 
@@ -52,7 +54,8 @@ def nt_xent(z1, z2, temperature):
 
 def spectral_loss(z1, z2):
     """Spectral contrastive loss (HaoChen et al. 2021, arXiv 2106.04156) of embeddings z1, z2 (N, K), not normalised:
-    −2·mean_i z1_i·z2_i + mean_{i≠j} (z1_i·z2_j)²."""
+    −2·mean_i z1_i·z2_i + mean_{i≠j} (z1_i·z2_j)². Of non-negative ones it is a non-negative matrix factorisation of
+    the normalised co-occurrence matrix (a theorem of NCL; test_all.py checks it)."""
     n = len(z1)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         similarity = z1.float() @ z2.float().T  # (N, N)
@@ -60,15 +63,15 @@ def spectral_loss(z1, z2):
     return -2 * similarity.diagonal().mean() + (squares.sum() - squares.diagonal().sum()) / (n * (n - 1))
 
 
-def projection_head(kind, d, hidden, out):
-    """h (N, d) → z (N, out): mlp = Linear-ReLU-Linear, linear, or none (then out is d)."""
+def projection_head(kind, d, hidden, K):
+    """h (N, d) → z (N, K): mlp = Linear-ReLU-Linear, linear, or none (then K is d)."""
     if kind == "mlp":
-        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, out))
-    return nn.Linear(d, out) if kind == "linear" else nn.Identity()
+        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
+    return nn.Linear(d, K) if kind == "linear" else nn.Identity()
 
 
 class SimCLR(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d), embedding z (N, K)."""
+    """Images (N, 3, S, S) → representation h (N, d), embedding (N, K)."""
 
     def __init__(self, backbone, head):
         super().__init__()
@@ -76,59 +79,59 @@ class SimCLR(nn.Module):
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
-        return h, self.head(h)  # (N, K)
+        return h, self.head(h)
 
 
 def parser():
     """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
-    flags = common.Parser("simclr", __doc__)
-    flags.add_argument("--warmup", type=common.within(0, closed=True), help="epochs of linear warm-up, at most half the run (paper: 10)")
-    flags.add_argument("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2); the spectral loss has none")
-    flags.add_argument("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: HaoChen et al. 2021")
-    flags.add_argument("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
-    flags.add_argument("--head-hidden", type=common.within(0, kind=int), help="its hidden units (paper: 2048)")
-    flags.add_argument("--head-out", type=common.within(0, kind=int), help="its outputs K (paper: 256)")
+    flags = common.Parser(__file__, __doc__)
+    flags.image_flags(PRESETS)
+    add, positive = flags.add_argument, common.within(0, kind=int)
+    add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2); the spectral loss has none")
+    add("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: HaoChen et al. 2021")
+    add("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
+    add("--head-hidden", type=positive, help="its hidden units (paper: 2048; 16384 on ImageNet-100)")
+    add("--head-out", type=positive, help="its outputs K (paper: 256; 2048 on ImageNet-100)")
     return flags
 
 
 def main(argv=None):
-    args = parser().parse(PRESETS, argv)
+    args = parser().parse(argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, args.image_size, args.limit, args.device, args.decode_size,
-                            args.skip_unreadable)
-    steps = data.steps(args.batch_size)
+    data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
+    steps = data.steps(args.batch_size)  # in an epoch
 
     backbone, d = common.resnet(args.arch, args.image_size)
-    head = projection_head(args.head, d, args.head_hidden, args.head_out)
+    K = d if args.head == "none" else args.head_out
+    head = projection_head(args.head, d, args.head_hidden, K)
     model = SimCLR(backbone, head)
     model.to(args.device, memory_format=torch.channels_last)
-    run = common.Run("simclr", args)
-    net, two_views = run.compile(run.parallel(model)), run.compile(common.two_views)
-    criterion = run.compile(nt_xent if args.loss == "ntxent" else spectral_loss)
-
     optimizer = common.OPTIMIZERS[args.optimizer](model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
-    warmup = min(round(args.warmup * steps), args.epochs * steps // 2)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: common.lr_at(step, args.epochs * steps, warmup))
+    run = common.Run(args)
+    contrast = spectral_loss if args.loss == "spectral" else lambda z1, z2: nt_xent(z1, z2, args.temperature)
+    net, two_views, criterion = (run.compile(f) for f in (run.parallel(model), common.two_views, contrast))
 
-    for epoch in run.epochs(model, optimizer, schedule):
+    for epoch in range(run.restore(model, optimizer), args.epochs):
         model.train()
-        for images in data.batches(args.batch_size, args.seed, epoch, args.device, run.step):  # (N, 3, H, W) uint8
+        run.seed(epoch)
+        log = []
+        for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
-                               blur=args.blur, crop=args.crop)
-            with run.autocast():
-                (h1, z1), (h2, z2) = net(v1), net(v2)  # each view through its own forward: its own BatchNorm statistics
+                               blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):  # own statistics for each view
+                (h1, z1), (h2, z2) = net(v1), net(v2)
             z1, z2 = common.gather(z1, z2)  # of all processes, with gradient
-            loss = criterion(z1, z2, args.temperature) if args.loss == "ntxent" else criterion(z1, z2)
+            loss = criterion(z1, z2)
 
             optimizer.zero_grad()
             loss.backward()
+            common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()
-            schedule.step()
-            run.log(len(images), loss=loss, **common.health(z1))
-        run.end_epoch(epoch, schedule.get_last_lr()[0])
-    run.save_backbone(backbone)
-    metrics, (e_train, e) = common.evaluate(run, data, model)
-    run.finish(metrics | common.feature_selection(e_train, data.y_train, e, data.y_test, metrics.get("l2_embedding")))
+            log.append(dict(loss=loss.detach(), **common.health(z1)))
+        run.end_epoch(epoch, log, model, optimizer)
+    if common.rank() == 0:
+        metrics, h, e = common.evaluate(run, data, model, selection=True)
+        run.finish(metrics, backbone)
 
 
 if __name__ == "__main__":
