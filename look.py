@@ -92,7 +92,8 @@ def draw_dimensions(plt, folder: Path, e: Tensor) -> None:
     active, order = e.abs() > common.ACTIVE, e.abs().mean(0).argsort(descending=True)
     shown = order[active.any(0)[order]][:64]
     figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-    picture = left.imshow(common.correlation(e[:, shown]).abs().numpy(), vmin=0, vmax=1, cmap="magma")
+    f = F.normalize(e[:, shown], dim=0)
+    picture = left.imshow((f.T @ f).abs().numpy(), vmin=0, vmax=1, cmap="magma")
     left.set(title=f"correlation of the {len(shown)} most active dimensions", xlabel="dimension", ylabel="dimension")
     figure.colorbar(picture, ax=left)
     right.hist(active.sum(1).numpy(), bins=min(50, e.shape[1] + 1), range=(0, e.shape[1]))

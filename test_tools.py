@@ -83,7 +83,7 @@ def fake_run(root, name, method="simclr", **config):
 
 
 def tune(folder, *more):
-    finetune.main([str(folder), "--labels", "0.1", "1", "--epochs", "5", "--device", "cpu", *more])
+    finetune.main([str(folder), "--labels", "0.1", "1", "--epochs", "5", *more])
 
 
 def test_finetuning_trains_the_whole_backbone_on_a_balanced_subset_and_leaves_its_file(tmp_path, monkeypatch):

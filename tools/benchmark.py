@@ -96,7 +96,7 @@ def parts(device, peers: bool) -> None:
     h, y = torch.randn(22000, 512, device=device), torch.arange(22000, device=device) % 10
     h[torch.arange(22000), y] += 2
     train, test = (h[:20000], y[:20000]), (h[20000:], y[20000:])
-    calls = {"views: ours": lambda: common.augment(images, 32, blur=0.5, crop="bicubic"),
+    calls = {"views: ours": lambda: common.augment(images, 32),
              "NT-Xent: ours": lambda: simclr.nt_xent(*z.chunk(2), 0.2).backward(),
              "probe: ours": lambda: common.linear_probe(*train, *test),
              "kNN: ours, k = 5 and 200": lambda: common.knn_accuracy(*train, *test),
@@ -167,7 +167,7 @@ def cost(settings: dict) -> dict[str, int]:
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         backbone, d = common.resnet(settings["arch"], size)
         head = bayesncl.projection_head("mlp", d, settings["head_hidden"], K)
-        gating = bayesncl.GatingHead(d, settings["gate_hidden"], K)
+        gating = bayesncl.gating_head(d, settings["gate_hidden"], K)
         h = backbone(torch.empty(1, 3, size, size))
         head(h)
         flops = counter.get_total_flops()
@@ -182,9 +182,8 @@ def main(argv=None):
     flags.add_argument("--peers", action="store_true", help="time other libraries too, on the CPU")
     flags.add_argument("--landscape", action="store_true", help="time sparse_coding.py instead")
     flags.add_argument("--cost", action="store_true", help="count parameters and FLOPs instead")
-    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
     args = flags.parse_args(argv)
-    device = torch.device("cpu" if args.peers else args.device)
+    device = torch.device("cuda" if torch.cuda.is_available() and not args.peers else "cpu")
     print(f"{common.hardware(device)}, torch {torch.__version__}")
     if args.cost:
         for name in ("cifar100", "imagenet100"):

@@ -23,7 +23,7 @@ import common  # noqa: E402
 
 def balanced_subset(y: Tensor, share: float, seed: int) -> Tensor:
     """Indices of a share of the labels y (N,): the same number of every class, at least one, drawn with `seed`."""
-    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed)).to(y.device)
+    order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     classes = y.unique()
     count = max(1, round(share * len(y) / len(classes)))
     return torch.cat([order[y[order] == c][:count] for c in classes])
@@ -50,20 +50,21 @@ def read_run(folder: Path, from_scratch: bool) -> tuple[argparse.Namespace, nn.M
 
 def finetune(backbone: nn.Module, d: int, data: common.Data, chosen: Tensor, run, args) -> tuple[float, float]:
     """Train the backbone, in place, with a linear classifier on the training images of indices `chosen`; → top-1 and
-    top-5 in % on the test set. run: image_size, min_scale, crop; args: epochs, lr, classifier_lr, seed, device."""
+    top-5 in % on the test set. run: image_size, min_scale, crop; args: epochs, lr, classifier_lr, seed."""
     torch.manual_seed(args.seed)
-    model = nn.Sequential(backbone, nn.Linear(d, int(data.y_train.max()) + 1)).to(args.device)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model = nn.Sequential(backbone, nn.Linear(d, int(data.y_train.max()) + 1)).to(device)
     optimizer = torch.optim.SGD([{"params": model[0].parameters(), "lr": args.lr},
                                  {"params": model[1].parameters(), "lr": args.classifier_lr}], momentum=0.9)
     batch = min(64, len(chosen))
     steps = len(chosen) // batch  # of an epoch, without the incomplete last batch
     for epoch in range(args.epochs):
         model.train()
-        order = torch.randperm(len(chosen)).to(chosen.device)
-        for step, index in enumerate(chosen[order].split(batch)[:steps], epoch * steps):
-            x = data.x_train[index.to(data.x_train.device)].to(args.device).float() / 255  # (n, 3, H, W)
-            x = common.normalise(common.random_crop(x, run.image_size, run.min_scale, run.crop))
-            loss = F.cross_entropy(model(x), data.y_train[index].to(args.device))
+        for step, index in enumerate(chosen[torch.randperm(len(chosen))].split(batch)[:steps], epoch * steps):
+            x = data.x_train[index].to(device).float() / 255  # (n, 3, H, W)
+            boxes = common.random_boxes(len(x), *x.shape[2:], run.min_scale, device)
+            x = common.resized_crop(x, *boxes, run.image_size, common.chance(0.5, x).flatten(), run.crop).clamp(0, 1)
+            loss = F.cross_entropy(model(common.normalise(x)), data.y_train[index].to(device))
 
             common.set_lr(optimizer, common.lr_at(step, args.epochs * steps))
             optimizer.zero_grad()
@@ -71,9 +72,9 @@ def finetune(backbone: nn.Module, d: int, data: common.Data, chosen: Tensor, run
             optimizer.step()
     model.eval()
     with torch.no_grad():
-        views = (common.eval_view(x.to(args.device), run.image_size) for x in data.x_test.split(500))
+        views = (common.eval_view(x.to(device), run.image_size) for x in data.x_test.split(500))
         scores = torch.cat([model(x) for x in views])  # (N, C)
-    right = scores.topk(min(5, scores.shape[1]), 1).indices == data.y_test.to(scores.device)[:, None]
+    right = scores.topk(min(5, scores.shape[1]), 1).indices == data.y_test.to(device)[:, None]
     return 100 * right[:, 0].float().mean().item(), 100 * right.any(1).float().mean().item()
 
 
@@ -95,11 +96,10 @@ def main(argv=None):
     flags.add_argument("--classifier-lr", type=common.within(0), default=0.5, help="of the new classifier")
     flags.add_argument("--seed", type=common.within(-1, 2**32, int), default=1, help="of labels, weights and crops")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
-    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
     args = flags.parse_args(argv)
 
     run = read_run(args.run, args.from_scratch)[0]
-    data = common.load_data(run.dataset, args.data_root or run.data_root, limit=run.limit, device=args.device)
+    data = common.load_data(run.dataset, args.data_root or run.data_root, limit=run.limit)
     if data.y_train is None:
         raise common.BadInput(f"fine-tuning needs labels, and {data.name} has none")
     path, rows = args.run / "finetune.json", [["start", "share", "labels", "top-1", "top-5"]]
