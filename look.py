@@ -1,4 +1,4 @@
-"""Pictures of a finished run, of what it left in its folder; nothing is trained.
+"""A finished run as pictures and a table of its dimensions, from what it left in its folder; nothing is trained.
 
     python look.py runs/<run>                     into the run's folder
     python look.py runs/<run> runs/<other> ...    the same for each, and a comparison of their spectra in the first
@@ -9,6 +9,7 @@ simclr.py, ncl.py, bayesncl.py, sparsehead.py, simsiam.py:
                          most ([NCL] Fig. 1)
     active_images.png    the same columns: of all images on which the dimension is active, evenly from the strongest to
                          the weakest, which is what Cons. measures
+    dimensions.csv       what each live dimension stands for on the test images, the most active first
     dimensions.png       correlation of the most active dimensions ([NCL] Fig. 3c); active dimensions per image
     collapse.png         simsiam.py: the collapse indicator over the epochs ([SimSiam] Fig. 2)
     spectra.png          sparsehead.py, and several runs of any file: eigenvalues of the covariances. Runs with
@@ -16,7 +17,7 @@ simclr.py, ncl.py, bayesncl.py, sparsehead.py, simsiam.py:
 sparse_coding.py:
     <experiment>.png     minimum max-cosine and loss over training
 
-The first two need no matplotlib. Embeddings are kept in 16 bits: eigenvalues under 1e-7 of the largest are rounding.
+The first three need no matplotlib. Embeddings are kept in 16 bits: eigenvalues below 1e-7 of the largest are rounding.
 """
 import argparse
 import itertools
@@ -86,6 +87,15 @@ def draw_images(folder: Path, images: Tensor, e: Tensor) -> None:
         torchvision.utils.save_image(grid, folder / f"{name}.png")
 
 
+def dimensions(arrays: dict[str, Tensor]) -> str:
+    """dimensions.csv of a run's arrays: the number of each live dimension, and what common.dimensions says of it."""
+    labels = {key: arrays[name] for key, name in (("", "y"), ("background_", "background")) if name in arrays}
+    columns = {"dimension": torch.arange(arrays["z"].shape[1])} | common.dimensions(arrays["z"], labels)
+    lines = [line for line in zip(*(column.tolist() for column in columns.values())) if line[1] > 0]  # act
+    lines = sorted(lines, key=lambda line: -line[2])  # mean |activation|
+    return "".join(",".join(line) + "\n" for line in [columns, *([f"{value:.4g}" for value in line] for line in lines)])
+
+
 def draw_dimensions(plt, folder: Path, e: Tensor) -> None:
     """dimensions.png of embeddings e (N, K): |C| of the 64 most active live dimensions, and active ones per image."""
     e = F.normalize(e)
@@ -113,13 +123,13 @@ def draw_collapse(plt, folder: Path, records: list[dict]) -> None:
     plt.close(figure)
 
 
-def spectrum(x: Tensor) -> Tensor:
+def spectrum(x):
     """Eigenvalues (d,), largest first, of the covariance of x (N, d) ([SparseHead] Fig. 1, 3)."""
     x = (x - x.mean(0)).double()
     return torch.linalg.eigvalsh(x.T @ x / (len(x) - 1)).flip(0).clamp(min=0)
 
 
-def effective_rank(eigenvalues: Tensor) -> float:
+def effective_rank(eigenvalues):
     """exp of the entropy of the normalised eigenvalues (d,): d where they are equal, 1 where one is all."""
     return torch.special.entr(eigenvalues / eigenvalues.sum()).sum().exp().item()
 
@@ -179,7 +189,7 @@ def draw_landscape(plt, folder: Path, curves: dict[str, np.ndarray]) -> None:
 # ------------------------------------------------------------------------------------------------------------- program
 def look(folders: list[Path], data_root: str | None = None) -> None:
     """All pictures of the runs in `folders`, see above."""
-    plt, runs = pyplot("only top_images.png and active_images.png are drawn"), []
+    plt, runs = pyplot("top_images.png and active_images.png are all that is drawn"), []
     for folder in folders:
         if (folder / "curves.npz").exists():
             with np.load(folder / "curves.npz", allow_pickle=False) as curves:
@@ -189,6 +199,7 @@ def look(folders: list[Path], data_root: str | None = None) -> None:
         config, arrays = read_run(folder)
         runs.append((folder, config, {"representation": arrays["h"], "embedding": arrays["z"]}))
         draw_images(folder, images_of(config, arrays, data_root), arrays["z"])
+        (folder / "dimensions.csv").write_text(dimensions(arrays))
         if plt:
             draw_dimensions(plt, folder, arrays["z"])
         if plt and config["method"] == "simsiam":

@@ -24,10 +24,11 @@ import look
 # ---------------------------------------------------------------------------------------------------- tools/, look.py
 def photos(folder):
     """Images of several sizes and modes in two classes, of each 4 for training and 2 for testing."""
-    for part, c, i in [("train", c, i) for c in ("cat", "dog") for i in range(4)] + [("val", c, i) for c in ("cat", "dog") for i in (0, 1)]:
-        (folder / part / c).mkdir(parents=True, exist_ok=True)
-        x = torch.randint(0, 256, (1 if i == 1 else 3, 20 + 3 * i, 33 - 7 * i), dtype=torch.uint8)
-        TF.to_pil_image(x).save(folder / part / c / f"{i}.png")
+    for name in ("train/cat/", "train/dog/", "val/cat/", "val/dog/"):
+        (folder / name).mkdir(parents=True)
+        for i in range(4 if name.startswith("train") else 2):
+            x = torch.randint(0, 256, (1 if i == 1 else 3, 20 + 3 * i, 33 - 7 * i), dtype=torch.uint8)
+            TF.to_pil_image(x).save(folder / name / f"{i}.png")
     return folder
 
 
@@ -36,7 +37,7 @@ def test_decoding_goes_on_after_interruptions_and_ends_in_torchvisions_pixels(tm
     monkeypatch.setattr(decode, "AT_ONCE", 3)
     monkeypatch.setattr(decode, "square", lambda path, size: seen.append(path) or square(path, size))
     monkeypatch.setattr(decode.os, "replace", lambda *paths: replace(*paths) or 1 / 0)
-    for _ in range(10):  # interrupted after each of five batches, after the last, after each of four files that are moved
+    for _ in range(10):  # stopped after each of five batches, after all of them, and after each of four files is moved
         with pytest.raises(common.BadInput):
             common.load_data("pets", tmp_path)
         with pytest.raises(ZeroDivisionError):
@@ -51,21 +52,18 @@ def test_decoding_goes_on_after_interruptions_and_ends_in_torchvisions_pixels(tm
 
 
 def test_unreadable_images_are_named_or_left_out(tmp_path, capsys):
-    (photos(tmp_path) / "train" / "dog" / "0.png").write_bytes(b"no image")
-    for size in (16, 8):  # another size starts afresh
-        with pytest.raises(common.BadInput, match="dog/0.png cannot be read as an image .*--skip-unreadable"):
-            decode.decode(tmp_path, size)
-    decode.decode(tmp_path, 8, skip_unreadable=True)
+    (photos(tmp_path) / "train/dog/0.png").write_bytes(b"no image")
+    (tmp_path / "val/dog").rename(tmp_path / "val/wolf")
+    with pytest.raises(common.BadInput, match="need the same classes; 'dog'"):
+        decode.decode(tmp_path, 8)
+    (tmp_path / "val/wolf").rename(tmp_path / "val/dog")
+    with pytest.raises(common.BadInput, match="dog/0.png cannot be read as an image .*--skip-unreadable"):
+        decode.decode(tmp_path, 16)
+    decode.decode(tmp_path, 8, skip_unreadable=True)  # another size starts afresh
     x, y = np.load(tmp_path / "x_train.npy"), np.load(tmp_path / "y_train.npy")
     assert x.shape == (7, 8, 8, 3) and y.tolist() == [0] * 4 + [1] * 3
-    assert np.array_equal(x[4], decode.square(str(tmp_path / "train" / "dog" / "1.png"), 8))
+    assert np.array_equal(x[4], decode.square(str(tmp_path / "train/dog/1.png"), 8))
     assert "1 cannot be read and are left out, first" in (out := capsys.readouterr().out) and "dog/0.png" in out
-    with pytest.raises(common.BadInput, match="decoded already, to 8 pixels"):
-        decode.decode(tmp_path, 16)
-    (tmp_path / "x_test.npy").unlink(), (tmp_path / "val" / "dog").rename(tmp_path / "val" / "wolf")
-    for folder, message in (tmp_path / "nowhere", "nowhere/train"), (tmp_path, "need the same classes; 'dog'"):
-        with pytest.raises(common.BadInput, match=message):
-            decode.decode(folder, 8)
 
 
 def fake_run(root, name, method="simclr", **config):
@@ -74,8 +72,8 @@ def fake_run(root, name, method="simclr", **config):
     x[y == 1] += 180
     np.savez(root / "toy.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
     (folder := root / name).mkdir()
-    config |= dict(arch="resnet8", image_size=16, limit=None, min_scale=0.2, crop="bilinear", dataset="toy", data_root=str(root))
-    (folder / "config.json").write_text(json.dumps(config | dict(method=method)))
+    config |= dict(method=method, dataset="toy", data_root=str(root), limit=None, arch="resnet8", image_size=16)
+    (folder / "config.json").write_text(json.dumps(config | dict(min_scale=0.2, crop="bilinear")))
     torch.save(common.resnet("resnet8", 16)[0].state_dict(), folder / "backbone.pt")
     np.savez(folder / "embeddings.npz", h=torch.randn(40, 8).half(), z=torch.rand(40, 6).half(), y=y[40:])
     (folder / "metrics.jsonl").write_text('{"epoch": 1, "spread": 0.9}\n{"event": "final"}\n')
@@ -86,39 +84,39 @@ def tune(folder, *more):
     finetune.main([str(folder), "--labels", "0.1", "1", "--epochs", "5", *more])
 
 
-def test_finetuning_trains_the_whole_backbone_on_a_balanced_subset_and_leaves_its_file(tmp_path, monkeypatch):
+def test_finetuning_trains_a_copy_of_the_whole_backbone_on_balanced_labels(tmp_path, monkeypatch):
     y = torch.randint(0, 4, (1000,))
     chosen, same, other = (finetune.balanced_subset(y, 0.1, seed) for seed in (3, 3, 4))
     assert torch.bincount(y[chosen]).tolist() == [25] * 4 and len(chosen.unique()) == 100
-    assert torch.equal(chosen, same) and not torch.equal(chosen, other) and len(finetune.balanced_subset(y, 1e-6, 3)) == 4
-    folder, train, backbones = fake_run(tmp_path, "run"), finetune.finetune, []
+    assert torch.equal(chosen, same) and not torch.equal(chosen, other)
+    assert len(finetune.balanced_subset(y, 1e-6, 3)) == 4  # one of every class
+    folder, train, trained = fake_run(tmp_path, "run"), finetune.finetune, []
     before = (folder / "backbone.pt").read_bytes()
-    monkeypatch.setattr(finetune, "finetune", lambda backbone, *rest: backbones.append(backbone) or train(backbone, *rest))
+    monkeypatch.setattr(finetune, "finetune", lambda *args: trained.append(args[0]) or train(*args))
     tune(folder)
     tune(folder, "--from-scratch")
     found = json.loads((folder / "finetune.json").read_text())
-    assert [(row["start"], row["labels"]) for row in found] == [(start, n) for start in ("backbone.pt", "random weights") for n in (4, 40)]
+    assert [(row["start"][0], row["labels"]) for row in found] == [("b", 4), ("b", 40), ("r", 4), ("r", 40)]
     assert found[1]["top1"] > 90 and (folder / "backbone.pt").read_bytes() == before
-    assert not torch.equal(backbones[1][0].weight, torch.load(folder / "backbone.pt")["0.weight"])
+    assert not torch.equal(trained[0][0].weight.cpu(), torch.load(folder / "backbone.pt")["0.weight"])
 
 
 def test_what_cannot_be_fine_tuned_or_looked_at_is_refused(tmp_path):
-    folder, arrays = fake_run(tmp_path, "run"), dict(np.load(tmp_path / "toy.npz"))
-    draw, shares, unlabelled = (lambda folder: look.main([str(folder)])), (lambda share: tune(folder, "--labels", share)), (lambda folder: tune(folder, "--from-scratch"))
+    def refused(program, message, *given, error=common.BadInput):
+        with pytest.raises(error, match=message):
+            program(*given)
 
-    def refused(error, *cases):
-        for program, given, message in cases:
-            with pytest.raises(error, match=message):
-                program(given)
-
-    refused(SystemExit, *((shares, share, "2") for share in ("0", "1.1", "nan", "few")))
+    folder, draw = fake_run(tmp_path, "run"), lambda folder: look.main([str(folder)])
+    toy = dict(np.load(tmp_path / "toy.npz"))
+    refused(tune, "2", folder, "--labels", "1.1", error=SystemExit)
     torch.save({"weight": torch.ones(2)}, folder / "backbone.pt")
-    np.savez(tmp_path / "toy.npz", **arrays | {"y_test": 1 - arrays["y_test"]})
-    refused(common.BadInput, (tune, tmp_path, "is not a run"), (tune, folder, "is not the resnet8"),
-            (draw, tmp_path, "is not the folder of a run"), (draw, folder, "not the data set of this run"))
+    refused(tune, "is not the resnet8 of config.json", folder)
+    np.savez(tmp_path / "toy.npz", **toy | {"y_test": 1 - toy["y_test"]})
+    refused(draw, "is not the data set of this run", folder)
     (folder / "backbone.pt").unlink(), (folder / "embeddings.npz").unlink()
-    np.savez(tmp_path / "toy.npz", x_train=arrays["x_train"], x_test=arrays["x_test"])
-    refused(common.BadInput, (tune, folder, "no backbone.pt"), (draw, folder, "no embeddings.npz"), (unlabelled, folder, "has none"))
+    for program, missing in (tune, "backbone.pt"), (draw, "embeddings.npz"):
+        refused(program, f"has no {missing}", folder)
+        refused(program, "is not .* run", tmp_path)
 
 
 def test_every_kind_of_run_has_its_pictures(tmp_path):
@@ -127,21 +125,18 @@ def test_every_kind_of_run_has_its_pictures(tmp_path):
     folders += [fake_run(tmp_path, "simsiam", "simsiam"), tmp_path / "landscape"]
     folders[-1].mkdir()
     curves = {"lr_times_steps": np.arange(4.0), "min": np.ones((4, 3)), "loss": np.ones((4, 3))}
-    np.savez(folders[-1] / "curves.npz", **{f"{title}/{key}": curve for title in ("table1/SimCLR, sparsity 0.1", "budget/SimCLR")
-                                            for key, curve in curves.items()})
+    np.savez(folders[-1] / "curves.npz", **{f"budget/SimCLR, lr 1/{key}": curve for key, curve in curves.items()})
     look.main([*map(str, folders)])
-    every, drawn = {"top_images", "active_images", "dimensions"}, [{path.stem for path in folder.glob("*.png")} for folder in folders]
-    assert drawn == [every | {"spectra"}, every, every | {"collapse"}, {"table1", "budget"}]
+    every, drawn = {"top_images", "active_images", "dimensions"}, [{p.stem for p in f.glob("*.png")} for f in folders]
+    assert drawn == [every | {"spectra"}, every, every | {"collapse"}, {"budget"}]
 
 
-def test_a_column_of_a_picture_is_a_dimension_from_strong_to_weak(tmp_path):
-    images = torch.arange(20, dtype=torch.uint8).view(20, 1, 1, 1).expand(-1, 3, 64, 64)
-    e = torch.zeros(20, 3)
+def test_a_column_of_active_images_is_a_dimension_from_strong_to_weak(tmp_path):
+    e, images = torch.zeros(20, 3), torch.arange(20, dtype=torch.uint8).view(20, 1, 1, 1).expand(-1, 3, 64, 64)
     e[:, 0], e[5:15, 1], e[7, 2] = 1, torch.arange(10, 0, -1) / 10, 0.1  # active on all images, on ten, on one
     look.draw_images(tmp_path, images, e)
-    top, active = (np.asarray(PIL.Image.open(tmp_path / f"{name}_images.png"))[34::66, 34::66, 0] for name in ("top", "active"))
-    assert top[:, 1].tolist() == [*range(5, 13)] and active[:, 2].tolist() == [7] * 8
-    assert active[[0, -1], 1].tolist() == [5, 14] and active[:, 1].tolist() == sorted(active[:, 1].tolist())
+    shown = np.asarray(PIL.Image.open(tmp_path / "active_images.png"))[34::66, 34::66, 0]  # (8, 3)
+    assert shown[:, 1].tolist() == [5, 6, 7, 8, 10, 11, 12, 14] and shown[:, 2].tolist() == [7] * 8
 
 
 def test_cost_counts_the_gate():
@@ -149,4 +144,4 @@ def test_cost_counts_the_gate():
     assert small["flops"] - small["flops_ncl"] == 2 * (512 * 2048 + 2048 * 256)
     assert small["params"] - small["params_ncl"] == 512 * 2048 + 2048 + 2048 * 256 + 256
     assert small["flops_ncl"] == pytest.approx(2 * 0.5578e9, rel=0.01)  # 0.56 G multiply-adds, as in the literature
-    assert [round((cost["flops"] - cost["flops_ncl"]) / 1e9, 3) for cost in (small, large)] == [0.003, 0.084]  # the paper's
+    assert [round((c["flops"] - c["flops_ncl"]) / 1e9, 3) for c in (small, large)] == [0.003, 0.084]  # the paper's

@@ -1,7 +1,8 @@
 """Semi-supervised fine-tuning: the whole backbone of a run and a new linear classifier, on a share of the labels.
 
-    python tools/finetune.py runs/<run> --labels 0.01 0.1                    [SparseHead] Table 2
-    python tools/finetune.py runs/<run> --labels 0.01 0.1 --from-scratch     the same of random weights, as a control
+    python tools/finetune.py runs/<run>                      1 % and 10 % of the labels: [SparseHead] Table 2
+    python tools/finetune.py runs/<run> --labels 1           all of them
+    python tools/finetune.py runs/<run> --from-scratch       the same of random weights, as a control
 
 As many labels of every class, random crops and flips, SGD with momentum and cosine decay, top-1 and top-5 on the test
 set. Works on a copy of backbone.pt, of a run of any method; config.json tells the data set, the network and the crops.
@@ -89,7 +90,8 @@ def main(argv=None):
     flags = argparse.ArgumentParser(prog="finetune.py", usage=argparse.SUPPRESS, description=__doc__,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("run", type=Path, help="folder of a run")
-    flags.add_argument("--labels", type=share, nargs="+", required=True, metavar="SHARE", help="shares of the labels")
+    flags.add_argument("--labels", type=share, nargs="+", default=[0.01, 0.1], metavar="SHARE",
+                       help="shares of the training labels, each above 0 and at most 1 (default, the paper's: 0.01 0.1)")
     flags.add_argument("--from-scratch", action="store_true", help="start from random weights")
     flags.add_argument("--epochs", type=common.within(0, kind=int), default=50, help="passes over those labels")
     flags.add_argument("--lr", type=common.within(0), default=0.02, help="peak learning rate of the backbone")
