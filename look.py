@@ -17,7 +17,7 @@ simclr.py, ncl.py, bayesncl.py, sparsehead.py, simsiam.py:
 sparse_coding.py:
     <experiment>.png     minimum max-cosine and loss over training
 
-The first three need no matplotlib. Embeddings are kept in 16 bits: eigenvalues below 1e-7 of the largest are rounding.
+The first three need no matplotlib. Embeddings are kept in 16 bits: eigenvalues below 1e-8 of the largest are rounding.
 """
 import argparse
 import itertools

@@ -91,7 +91,7 @@ def main(argv=None):
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("run", type=Path, help="folder of a run")
     flags.add_argument("--labels", type=share, nargs="+", default=[0.01, 0.1], metavar="SHARE",
-                       help="shares of the training labels, each above 0 and at most 1 (default, the paper's: 0.01 0.1)")
+                       help="shares of the training labels, above 0, at most 1 (default, as in the paper: 0.01 0.1)")
     flags.add_argument("--from-scratch", action="store_true", help="start from random weights")
     flags.add_argument("--epochs", type=common.within(0, kind=int), default=50, help="passes over those labels")
     flags.add_argument("--lr", type=common.within(0), default=0.02, help="peak learning rate of the backbone")
