@@ -35,7 +35,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
         arch="resnet8", epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75, head_hidden=256,
         min_scale=0.2, blur=0.0, crop="bilinear",
     ),
-    "default": PAPER | dict(  # any other data set, short runs: results/README.md, "Recipes"
+    "default": PAPER | dict(  # any other data set, and short runs: results/README.md
         epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0, head_hidden=512,
         min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear",
     ),

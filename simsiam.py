@@ -43,7 +43,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
         arch="resnet8", zero_init_residual=False, epochs=15, batch_size=128, lr=0.2, projector_layers=3, head_out=512,
         predictor_hidden=128, jitter=0.8,
     ),
-    "default": PAPER | dict(  # any other data set, short runs: results/README.md, "Recipes"
+    "default": PAPER | dict(  # any other data set, and short runs: results/README.md
         zero_init_residual=False, epochs=100, batch_size=128, lr=0.2, head_out=512, predictor_hidden=128, jitter=0.5,
     ),
 }

@@ -59,7 +59,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
         arch="resnet8", epochs=15, batch_size=256, schedule="cosine", warmup=0.75, head_hidden=256, head_out=256,
         jitter=0.8, gray=0.2, crop="bilinear", order="crop-colour",
     ),
-    "default": PAPER | dict(  # any other data set, short runs: results/README.md, "Recipes"
+    "default": PAPER | dict(  # any other data set, and short runs: results/README.md
         epochs=100, batch_size=128, lr=2e-3, schedule="cosine", warmup=1.0, head_hidden=512, head_out=128,
         jitter=0.5, gray=0.2, crop="bilinear", order="crop-colour",
     ),
