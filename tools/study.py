@@ -21,11 +21,12 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 
 import report
 from report import ROOT, common  # common.py of the folder above
+
+import look
 
 RUNS = ROOT / "runs"
 
@@ -101,18 +102,6 @@ def start(name: str, command: list[str], device: str, data_root: str) -> subproc
                                 env=os.environ | ({"OMP_NUM_THREADS": "1"} if device == "cpu" else {}))
 
 
-def dimensions(run: Path) -> str:
-    """What each live dimension of a run's embedding stands for on the test images, as CSV, the most active first: its
-    number and what common.dimensions says of it."""
-    with np.load(run / "embeddings.npz") as arrays:
-        e, *labels = (torch.from_numpy(arrays[key]) for key in ("z", "y", "background") if key in arrays)
-    columns = common.dimensions(e.float(), dict(zip(("", "background_"), labels)))
-    columns = {"dimension": torch.arange(e.shape[1])} | columns
-    lines = zip(*(column.tolist() for column in columns.values()))
-    live = sorted((line for line in lines if line[1] > 0), key=lambda line: -line[2])
-    return "\n".join([",".join(columns), *(",".join(f"{value:.4g}" for value in line) for line in live)]) + "\n"
-
-
 def keep(name: str, code: int) -> bool:
     """Record a run that has ended with an exit code; whether it ended well."""
     if code:
@@ -121,7 +110,7 @@ def keep(name: str, code: int) -> bool:
         return False
     kept = report.RESULTS / name
     kept.mkdir(parents=True, exist_ok=True)
-    (kept / "dimensions.csv").write_text(dimensions(RUNS / name))
+    (kept / "dimensions.csv").write_text(look.dimensions(look.read_run(RUNS / name)[1]))
     for file in ("config.json", "metrics.jsonl"):  # the last makes it a record
         shutil.copy(RUNS / name / file, kept / file)
     print(common.table(name, report.record(kept)), flush=True)
