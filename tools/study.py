@@ -1,0 +1,163 @@
+"""Make the runs that the pages show and record them: results/<study>-<row>-seed<seed>/ with config.json, metrics.jsonl
+and dimensions.csv. What is recorded is skipped and what was interrupted goes on, so that the same command adds what is
+missing. To make a run anew, delete results/<name> and runs/<name> first.
+
+    python tools/study.py shapes              the built-in data set, every method and ablation: 1.2 hours on two cores
+    python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: 1.5 hours on two cores
+    python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
+    python tools/study.py shapes --rows ncl bayesncl --seeds 1 2
+    python tools/report.py                    then put the numbers into the pages
+
+On a CPU as many runs at a time as it has cores, each on one thread, which does more in all than one run on all of them.
+Ctrl-C ends the study and its runs, and so does SIGTERM: `timeout 30m python tools/study.py shapes` is a study in parts.
+"""
+import argparse
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+import report
+from report import ROOT, common  # common.py of the folder above
+
+import look
+
+RUNS = ROOT / "runs"
+
+ROWS = {  # row: a program and its flags
+    "simclr": "simclr.py",
+    "ncl": "ncl.py",
+    "ncl-topk": "ncl.py --topk 64",
+    "bayesncl": "bayesncl.py",
+    "bayesncl-untuned": "bayesncl.py",  # the ρ and λ of the authors' CIFAR-100 command where the row above has others
+    "bayesncl-gumbel": "bayesncl.py --gate gumbel",
+    "bayesncl-soft": "bayesncl.py --gate soft",
+    "bayesncl-no-detach": "bayesncl.py --no-detach",
+    "bayesncl-1-layer": "bayesncl.py --gate-layers 1",
+    "bayesncl-3-layers": "bayesncl.py --gate-layers 3",
+    "bayesncl-no-kl": "bayesncl.py --kl-weight 0",
+    "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
+    "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw",
+    "simsiam": "simsiam.py",
+    "simsiam-zero-init": "simsiam.py --zero-init-residual",
+    "simsiam-no-stop-grad": "simsiam.py --no-stop-grad",
+    "simsiam-no-predictor": "simsiam.py --no-predictor",
+    "sparsehead-simclr": "sparsehead.py",
+    "sparsehead-simclr-plain": "sparsehead.py --sparse-weight 0",
+    "sparsehead-simclr-plain-linear": "sparsehead.py --sparse-weight 0 --head linear",
+    "sparsehead-simclr-plain-none": "sparsehead.py --sparse-weight 0 --head none",
+    "sparsehead-simclr-1e-2": "sparsehead.py --sparse-weight 1e-2",
+    "sparsehead-simclr-1e-1": "sparsehead.py --sparse-weight 1e-1",
+    "sparsehead-simclr-prox-1": "sparsehead.py --prox --sparse-weight 1",
+    "sparsehead-simclr-prox-3": "sparsehead.py --prox --sparse-weight 3",
+    "sparsehead-simclr-prox-10": "sparsehead.py --prox --sparse-weight 10",
+    "sparsehead-byol": "sparsehead.py --base byol",
+    "sparsehead-byol-plain": "sparsehead.py --base byol --sparse-weight 0",
+    "sparsehead-barlow": "sparsehead.py --base barlow",
+    "sparsehead-barlow-plain": "sparsehead.py --base barlow --sparse-weight 0",
+}
+METHODS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"]
+GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
+OUR_GATE = ["bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw"]
+BASES = [f"sparsehead-{kind}" for kind in ("simclr-plain", "byol", "byol-plain", "barlow", "barlow-plain")]
+ONCE = [row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-no"))] + BASES
+AT_200 = dict.fromkeys(["simclr", "ncl", "ncl-topk", "bayesncl"], [1, 2, 3]) \
+    | dict.fromkeys([*GATE, "simsiam", "sparsehead-simclr", *BASES], [1])
+
+# study: (flags of every run, row → seeds, row → flags of its own). The rows' own flags on CIFAR-10 did best on held-out
+# training images, the one of TopK leaves about as many entries as NCL has active: results/README.md tells.
+STUDIES = {
+    "shapes": ("", dict.fromkeys(METHODS, [1, 2, 3, 4, 5]) | dict.fromkeys(["ncl-topk", *GATE, *OUR_GATE], [1, 2])
+               | dict.fromkeys(ONCE, [1]) | {"simsiam-zero-init": [1, 2, 3]}, {"ncl-topk": "--topk 16"}),
+    "cifar10-cpu": ("--dataset cifar10 --preset default --limit 10000 --arch resnet8 --epochs 20",
+                    dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain"], [1, 2, 3]),
+                    {"bayesncl": "--prior 0.5 --kl-weight 3e-5", "simsiam": "--lr 0.2"}),
+    "cifar10": ("--dataset cifar10 --epochs 200", AT_200, {}),
+    "cifar100": ("--dataset cifar100 --epochs 200", AT_200, {}),
+}
+
+
+def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra: str) -> dict[str, list[str]]:
+    """The runs of a study, name → command line; the seeds outermost, so that every row has some early."""
+    flags, seeds_of, own = STUDIES[study]
+    return {f"{study}-{row}-seed{seed}": shlex.split(f"{ROWS[row]} {flags} {own.get(row, '')} {extra} --seed {seed}")
+            for seed in range(10) for row in rows or seeds_of if seed in (seeds or seeds_of.get(row, [1]))}
+
+
+def start(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
+    """Begin a run in runs/<name>, or go on with what is there; what it prints goes to runs/<name>.log."""
+    RUNS.mkdir(exist_ok=True)
+    there = (RUNS / name / "config.json").exists()
+    command = [*command, "--resume" if there else "--out", os.path.relpath(RUNS / name, ROOT)]
+    print(f"{name}: {shlex.join(command)}", flush=True)
+    with open(RUNS / f"{name}.log", "w") as log:
+        return subprocess.Popen([sys.executable, *command, "--device", device, "--data-root", data_root], cwd=ROOT,
+                                stdout=log, stderr=subprocess.STDOUT,
+                                env=os.environ | ({"OMP_NUM_THREADS": "1"} if device == "cpu" else {}))
+
+
+def keep(name: str, code: int) -> bool:
+    """Record a run that has ended with an exit code; whether it ended well."""
+    if code:
+        last = (RUNS / f"{name}.log").read_text().splitlines()[-1:]
+        print(f"{name}: exit code {code}: {' '.join(last)}", file=sys.stderr, flush=True)
+        return False
+    kept = report.RESULTS / name
+    kept.mkdir(parents=True, exist_ok=True)
+    (kept / "dimensions.csv").write_text(look.dimensions(look.read_run(RUNS / name)[1]))
+    for file in ("config.json", "metrics.jsonl"):  # the last makes it a record
+        shutil.copy(RUNS / name / file, kept / file)
+    print(common.table(name, report.record(kept)), flush=True)
+    return True
+
+
+def record_all(runs: dict[str, list[str]], jobs: int, device: str, data_root: str) -> bool:
+    """Make and record the runs that are not on record, `jobs` at a time; whether all ended well."""
+    waiting = [name for name in runs if not report.record(report.RESULTS / name)]
+    running, well = {}, True
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                name = waiting.pop(0)
+                running[name] = start(name, runs[name], device, data_root)
+            time.sleep(0.1)
+            for name in [name for name, program in running.items() if program.poll() is not None]:
+                well &= keep(name, running.pop(name).returncode)
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command goes on where the checkpoints are")
+    finally:  # no run outlives the study
+        for program in running.values():
+            program.terminate()
+            program.wait()
+    return well
+
+
+def main() -> None:
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("studies", nargs="+", choices=STUDIES, metavar="study", help=", ".join(STUDIES))
+    flags.add_argument("--rows", nargs="+", choices=ROWS, metavar="row", help=f"these rows only: {', '.join(ROWS)}")
+    flags.add_argument("--seeds", nargs="+", type=int, choices=range(10), metavar="seed",
+                       help="these seeds only, 0 to 9")
+    flags.add_argument("--jobs", type=int, help="runs at a time (default: one a core on a CPU, one on a GPU)")
+    flags.add_argument("--flags", default="", help="further flags of every run, such as --flags='--checkpoint-every 1'")
+    flags.add_argument("--data-root", default="data", help="folder of the data sets (default: data)")
+    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
+                       help="cuda or cpu (default: cuda where there is one; cifar10-cpu: always cpu)")
+    args = flags.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends the study as Ctrl-C does
+    well = True
+    for study in args.studies:
+        device = "cpu" if study == "cifar10-cpu" else args.device
+        jobs = args.jobs or (torch.get_num_threads() if device == "cpu" else 1)
+        well &= record_all(commands(study, args.rows, args.seeds, args.flags), jobs, device, args.data_root)
+    sys.exit(0 if well else 1)
+
+
+if __name__ == "__main__":
+    common.launch(main)
