@@ -11,7 +11,7 @@ encoder should find the features again:
 
 Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and non-contrastive learning", AISTATS 2022, arXiv
 2203.15702. Equation, figure and theorem numbers are theirs, "the code" is github ashwinipokle/contrastive_landscape.
-All replicas of a setting (seeds × swept factors) train as one batched program.
+All replicas of a setting (seeds × swept factors) train as one batched program. The theorems are in tools/theory.py.
 
     python sparse_coding.py                                  Table 1 and Figures 1 to 7, fast setting, 3 seeds
     python sparse_coding.py --paper --experiment table1      Table 1, the paper's exact setting, 5 seeds
@@ -500,7 +500,7 @@ def main(argv=None):
     for experiment, programs in plan.items():
         begin = time.perf_counter()
         for i, (name, s, claims) in enumerate(programs):
-            trained = train(s, args.device, memory=memory / f"{experiment}-{i}-{args.device}.pt")
+            trained = train(s, args.device, memory=memory / f"{experiment}-{i}-{args.device}.pt")  # of each device its own
             own_rows, own_curves = rows(experiment, name, s, *trained, claims)
             found, curves = found + own_rows, curves | own_curves
         with common.replacing(folder / "results.json") as file:

@@ -20,9 +20,9 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import common
-from look import pyplot
-from sparse_coding import generator, srelu
+import common  # noqa: E402
+from look import pyplot  # noqa: E402
+from sparse_coding import generator, srelu  # noqa: E402
 
 
 def row(setting: str, measured: float, theorem: float, holds: bool) -> dict:
