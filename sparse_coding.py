@@ -500,7 +500,7 @@ def main(argv=None):
     for experiment, programs in plan.items():
         begin = time.perf_counter()
         for i, (name, s, claims) in enumerate(programs):
-            trained = train(s, args.device, memory=memory / f"{experiment}-{i}-{args.device}.pt")  # of each device its own
+            trained = train(s, args.device, memory=memory / f"{experiment}-{i}-{args.device}.pt")  # each device its own
             own_rows, own_curves = rows(experiment, name, s, *trained, claims)
             found, curves = found + own_rows, curves | own_curves
         with common.replacing(folder / "results.json") as file:
