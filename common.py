@@ -509,7 +509,7 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
         return shapes()
     files = [archive] if archive.exists() else sorted(folder.glob("*.npy"))
     if not files and (folder / "train").is_dir():
-        raise BadInput(f"{folder} holds image files; decode them once: python tools/decode.py {folder}")
+        raise BadInput(f"{folder} holds image files; decode them once: python tools/decode.py {folder} --size 256")
     if not files and name in DOWNLOADS:
         return download(name, root)
     if not files:
@@ -705,7 +705,8 @@ class Parser(argparse.ArgumentParser):
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise BadInput(f"{source} is no run that {method}.py can go on with ({type(error).__name__}: {error})")
         saved = {a.dest: saved[a.dest] for a in self._actions if a.dest in saved.keys() - self.OF_A_CALL}
-        self.set_defaults(**saved | preset if known.preset and not known.resume else preset | saved)
+        named = vars(known).get("preset") and not known.resume  # then it counts more than the checkpoint's settings
+        self.set_defaults(**(saved | preset if named else preset | saved))
         args = self.parse_args(argv, argparse.Namespace(method=method))
         for name in saved.keys() - self.MAY_DIFFER if known.resume else ():
             if getattr(args, name) != saved[name]:

@@ -45,8 +45,11 @@ def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
         raise common.BadInput(f"{folder} is not the folder of a run ({type(error).__name__}: {error})")
     if not (folder / "embeddings.npz").exists():
         raise common.BadInput(f"{folder} has no embeddings.npz: the run has not finished, or an older version made it")
-    with np.load(folder / "embeddings.npz", allow_pickle=False) as kept:
-        arrays = {key: torch.from_numpy(kept[key]) for key in kept.files}
+    try:
+        with np.load(folder / "embeddings.npz", allow_pickle=False) as kept:
+            arrays = {key: torch.from_numpy(kept[key]) for key in ("h", "z", *kept.files)}
+    except Exception as error:  # what a damaged archive may raise is not listed anywhere
+        raise common.BadInput(f"{folder / 'embeddings.npz'} cannot be read ({type(error).__name__}: {error})")
     return config, {key: a.float() if a.is_floating_point() else a for key, a in arrays.items()}
 
 
