@@ -705,8 +705,7 @@ class Parser(argparse.ArgumentParser):
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise BadInput(f"{source} is no run that {method}.py can go on with ({type(error).__name__}: {error})")
         saved = {a.dest: saved[a.dest] for a in self._actions if a.dest in saved.keys() - self.OF_A_CALL}
-        named = vars(known).get("preset") and not known.resume  # then it counts more than the checkpoint's settings
-        self.set_defaults(**(saved | preset if named else preset | saved))
+        self.set_defaults(**(saved | preset if vars(known).get("preset") and not known.resume else preset | saved))
         args = self.parse_args(argv, argparse.Namespace(method=method))
         for name in saved.keys() - self.MAY_DIFFER if known.resume else ():
             if getattr(args, name) != saved[name]:
