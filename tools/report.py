@@ -175,7 +175,8 @@ def draw_backgrounds(plt) -> None:
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(prog="report.py", usage=argparse.SUPPRESS, description=__doc__,
+                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--check", action="store_true", help="change nothing; exit code 1 if a table differs")
     check, differs = flags.parse_args().check, False
     for page in PAGES:

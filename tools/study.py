@@ -139,7 +139,8 @@ def record_all(runs: dict[str, list[str]], jobs: int, device: str, data_root: st
 
 
 def main() -> None:
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(prog="study.py", usage=argparse.SUPPRESS, description=__doc__,
+                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("studies", nargs="+", choices=STUDIES, metavar="study", help=", ".join(STUDIES))
     flags.add_argument("--rows", nargs="+", choices=ROWS, metavar="row", help=f"these rows only: {', '.join(ROWS)}")
     flags.add_argument("--seeds", nargs="+", type=int, choices=range(10), metavar="seed",

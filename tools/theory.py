@@ -171,7 +171,8 @@ def theorem_3(panel=None) -> list[dict]:
 
 
 def main(argv=None):
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags = argparse.ArgumentParser(prog="theory.py", usage=argparse.SUPPRESS, description=__doc__,
+                                    formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--out", metavar="FOLDER", help="a new folder (default: runs/theory-<time>)")
     folder = flags.parse_args(argv).out or time.strftime("runs/theory-%Y%m%d-%H%M%S")
     folder = common.new_folder(folder, {"method": "theory"}, torch.device("cpu"))
