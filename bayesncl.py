@@ -3,7 +3,7 @@
     α = sigmoid(gating(sg[h]) / T),  m = 1[α > ½] (straight-through),  L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
 
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026 (2605.28441).
-The recipe is that of the NCL authors (arXiv 2403.12459), which BayesNCL's (arXiv 2605.28441) share.
+The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper (arXiv 2605.28441).
 
     python bayesncl.py                                      the built-in data set, on a laptop
     python bayesncl.py --dataset cifar100 --epochs 200      the paper's BayesNCL (STE) row; with --gate gumbel the other
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 import common
 
-EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
 PAPER = dict(  # the NCL authors' CIFAR recipe, which BayesNCL's share
     arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
@@ -82,8 +82,8 @@ def ste(alpha):
 
 def gate(logits, kind="ste", temperature=1.0, noise=False):
     """Gate logits (N, K) → mask m and keep probabilities α = sigmoid(logits / T), (N, K) each. ste: m = 1[α > 0.5].
-    gumbel: of noisy logits where `noise` (training), with one Gumbel variable as in the authors' code; its mean of 0.58
-    opens gates. logistic: the textbook's noise, the difference of two. soft: m = α. none: m = 1, which is NCL."""
+    gumbel: with `noise` (training) a Gumbel variable is added to the logits, as in the authors' code; its mean of 0.58
+    favours open gates. logistic: the difference of two, mean 0. soft: m = α. none: m = 1, which is NCL."""
     alpha = torch.sigmoid(logits / temperature)
     if kind == "none":
         return torch.ones_like(alpha), alpha.detach()
@@ -104,9 +104,9 @@ def bernoulli_kl(alpha, rho):
 
 def gating_head(d, hidden, K, layers=2):
     """h (N, d) → gate logits (N, K): an MLP of 1, 2 (paper) or 3 linear layers, the second of three hidden/2 wide."""
-    widths = [d, *(hidden, hidden // 2)[: layers - 1], K]
+    widths = [d, *(hidden, max(1, hidden // 2))[: layers - 1], K]
     linear = [nn.Linear(a, b) for a, b in zip(widths, widths[1:])]
-    return nn.Sequential(*[module for layer in linear for module in (layer, nn.ReLU())][:-1])
+    return nn.Sequential(*[module for layer in linear for module in (layer, nn.ReLU())][:-1])  # no ReLU at the end
 
 
 def projection_head(kind, d, hidden, K):
@@ -119,12 +119,12 @@ def projection_head(kind, d, hidden, K):
 class BayesNCL(nn.Module):
     """Images (N, 3, S, S) → representation h (N, d), embedding z⁺ ⊙ m, mask m, keep probabilities α, (N, K) each."""
 
-    def __init__(self, backbone, head, gating, K, activation, gate, temperature=1.0, detach=True, similarity="cosine"):
+    def __init__(self, backbone, head, gating, K, activation, kind, gate_temperature, detach=True, similarity="cosine"):
         super().__init__()
         self.backbone, self.head = backbone, head
-        self.gating, self.activation, self.gate, self.temperature = gating, activation, gate, temperature
+        self.gating, self.activation, self.kind, self.gate_temperature = gating, activation, kind, gate_temperature
         self.detach, self.similarity = detach, similarity
-        self.register_buffer("frequency", torch.ones(K))  # π, running share of samples with z_k > 0
+        self.register_buffer("frequency", torch.ones(K))  # π, running share of images with z_k > 0
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
@@ -134,8 +134,8 @@ class BayesNCL(nn.Module):
                 self.frequency.lerp_((z > 0).float().mean(0), 0.01)
             z = z * self.frequency.clamp(min=0.01).rsqrt()
         logits = self.gating(h.detach() if self.detach else h).float()
-        m, alpha = gate(logits, self.gate, self.temperature, noise=self.training)
-        return h, z * m, m, alpha  # the loss normalises: twice, an empty row's gradient would get 1/eps twice
+        m, alpha = gate(logits, self.kind, self.gate_temperature, noise=self.training)
+        return h, z * m, m, alpha  # the loss normalises, once: each time divides an empty row's gradient by eps
 
 
 def parser():
@@ -157,7 +157,7 @@ def parser():
     add("--prior", type=common.within(0, 1), help="ρ, prior probability that a dimension is kept (authors: 0.8)")
     add("--kl-weight", type=common.within(0, closed=True), help="λ of the KL term (authors' CIFAR-100: 3e-5)")
     add("--no-detach", dest="detach", action="store_false", help="the gate's gradient reaches the backbone (ablation)")
-    add("--similarity", choices=["cosine", "ipw"], default="cosine", help="ipw: each z_k·z'_k by its frequency π_k")
+    add("--similarity", choices=["cosine", "ipw"], default="cosine", help="ipw, inverse probability: Σ z_k·z'_k / π_k")
     return flags
 
 
@@ -188,7 +188,7 @@ def main(argv=None):
         for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):  # own statistics for each view
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
                 (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = net(v1), net(v2)
             z1, z2, m1, alpha1, alpha2 = common.gather(z1, z2, m1, alpha1, alpha2)  # of all processes, with gradient
             kl = (bernoulli_kl(alpha1, args.prior) + bernoulli_kl(alpha2, args.prior)) / 2
@@ -198,10 +198,10 @@ def main(argv=None):
             loss.backward()
             common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()
-            log.append(dict(loss=loss.detach(), kl=kl.detach(), open=m1.mean(), **common.health(z1)))
+            log.append(dict(loss=loss.detach(), kl=kl.detach(), open=m1.detach().mean(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
-        metrics, h, e = common.evaluate(run, data, model, selection=True)
+        metrics, *_ = common.evaluate(run, data, model, selection=True)
         run.finish(metrics, backbone)
 
 

@@ -44,13 +44,13 @@ def crop_matrix(start: Tensor, length: Tensor, inputs: int, size: int, flip=None
     (bilinear) or Keys' cubic with a = −½ (bicubic). Rows reversed where `flip` (N,) is true."""
     scale = (length / size)[:, None, None]
     start, length = start[:, None, None], length[:, None, None]
-    o = torch.arange(size, device=start.device).view(1, -1, 1) + 0.5
-    j = torch.arange(inputs, device=start.device).view(1, 1, -1) + 0.5
+    o = torch.arange(size, device=start.device).view(1, -1, 1) + 0.5  # centres of output pixels
+    j = torch.arange(inputs, device=start.device).view(1, 1, -1) + 0.5  # and of input pixels
     if flip is not None:
         o = torch.where(flip.view(-1, 1, 1), size - o, o)
     t = (j - start - scale * o).abs() / scale.clamp(min=1)  # (N, size, inputs), distance from the centre
     weight = near = (1 - t).clamp(min=0)
-    if kind == "bicubic":  # 1 − 2.5 t² + 1.5 t³ up to t = 1, 2 − 4 t + 2.5 t² − 0.5 t³ up to 2, in one formula
+    if kind == "bicubic":  # 1 − 2.5 t² + 1.5 t³ up to 1, 2 − 4 t + 2.5 t² − 0.5 t³ up to 2; as one formula it is faster
         weight = (0.5 - 0.5 * t) * (2 - t).clamp(min=0).square() - (1 - 2 * t) * near.square()
     weight = weight * ((j > start) & (j < start + length))
     return weight / weight.sum(2, keepdim=True)
@@ -86,8 +86,8 @@ def grayscale(x: Tensor) -> Tensor:
 
 
 def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
-    """Turn the hue of x (N, 3, H, W) in [0, 1] by shift (N, 1, 1, 1), in turns. HSV without branches: of value V,
-    chroma C and hue h in sixths, R, G, B are V − C + C·clamp(q, 0, 1), q = |h − 3| − 1, 2 − |h − 2|, 2 − |h − 4|."""
+    """Turn the hue of x (N, 3, H, W) in [0, 1] by shift (N, 1, 1, 1) turns. Of value V, chroma C, hue h in sixths,
+    each channel is V − C + C·clamp(q, 0, 1), q a ramp of the hue: |h − 3| − 1, 2 − |h − 2|, 2 − |h − 4| for R, G, B."""
     r, g, b = x.unbind(1)
     value = x.amax(1)
     chroma = value - x.amin(1)
@@ -107,12 +107,12 @@ ADJUST = [  # by factors (N, 1, 1, 1), of which 1, or 0 for hue, changes nothing
 
 
 def gaussian_blur(x: Tensor, sigma: Tensor, kernel=13) -> Tensor:
-    """Blur x (N, 3, S, S) with standard deviations sigma (N,) pixels, borders reflected. The odd kernel size is wide
-    enough for 3σ of the largest σ in use, 2, and less than 2·S."""
+    """Blur x (N, 3, S, S) with standard deviations sigma (N,) pixels, borders reflected. kernel: odd, at least 6σ of
+    the largest σ in use, 2, and below 2·S."""
     n, c, s, _ = x.shape
     i, k = torch.arange(s, device=x.device), torch.arange(kernel, device=x.device) - kernel // 2
     taps = (-k.square() / (2 * sigma.square()[:, None])).softmax(1)  # (N, kernel), a normalised Gaussian
-    source = s - 1 - (s - 1 - (i + k[:, None]).abs()).abs()  # (kernel, S), the pixel under each tap of each output
+    source = s - 1 - (s - 1 - (i + k[:, None]).abs()).abs()  # (kernel, S): i + k, reflected at 0 and at S − 1
     matrix = (taps @ (source[:, :, None] == i).to(x.dtype).flatten(1)).view(n, s, s)
     return matrix[:, None] @ torch.bmm(x.reshape(n, c * s, s), matrix.mT).view_as(x)
 
@@ -136,8 +136,8 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
         for k in torch.randperm(4).tolist():
             x = ADJUST[k](x, factor[k])
     else:
-        for turn in torch.rand(len(x), 4, device=x.device).argsort(1).T.view(4, -1, 1, 1, 1):  # which one comes next
-            before = x
+        for turn in torch.rand(len(x), 4, device=x.device).argsort(1).T.view(4, -1, 1, 1, 1):
+            before = x  # turn (N, 1, 1, 1): the operator that each image gets next
             for k in range(4):
                 x = torch.where(turn == k, ADJUST[k](before, factor[k]), x)
     return torch.where(chance(gray, x), grayscale(x), x)
@@ -147,7 +147,7 @@ def augment(x: Tensor, size: int, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5
     """One random view (N, 3, size, size) float32 in [0, 1] of images x (N, 3, H, W) uint8, drawn per image (SimCLR):
     RandomResizedCrop (area min_scale to 1, bicubic or bilinear), flip with probability ½, colour, Gaussian
     blur with probability `blur` and σ ~ U(0.1, 2) pixels. `colour_first`: colour before the crop."""
-    part = max(1, 2**16 // max(size**2, x[0, 0].numel()))  # images that stay in a CPU's cache
+    part = max(1, 2**16 // max(size**2, x[0, 0].numel()))  # images that stay in a CPU's cache, by measurement
     if len(x) > part and on_cpu(x):
         options = size, min_scale, jitter, gray, blur, crop, colour_first
         return torch.cat([augment(images, *options) for images in x.split(part)])
@@ -157,11 +157,11 @@ def augment(x: Tensor, size: int, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5
     x = resized_crop(x, *boxes, size, chance(0.5, x).flatten(), crop).clamp(0, 1)
     x = x if colour_first else random_colour(x, jitter, gray)
     if blur:
-        chosen, sigma = chance(blur, x), torch.empty(len(x), device=x.device).uniform_(0.1, 2)
+        chosen, sigma = chance(blur, x).flatten(), torch.empty(len(x), device=x.device).uniform_(0.1, 2)
         if on_cpu(x):
-            x[chosen.flatten()] = gaussian_blur(x[chosen.flatten()], sigma[chosen.flatten()])
+            x[chosen] = gaussian_blur(x[chosen], sigma[chosen])
         else:
-            x = torch.where(chosen, gaussian_blur(x, sigma), x)
+            x = torch.where(chosen.view(-1, 1, 1, 1), gaussian_blur(x, sigma), x)
     return x
 
 
@@ -201,9 +201,8 @@ def resnet(arch: str, image_size: int, zero_init_residual=False) -> tuple[nn.Mod
         for _ in range((int(arch.removeprefix("resnet")) - 2) // 6):
             skip = nn.Sequential(nn.Conv2d(width, out, 1, 2, bias=False), nn.BatchNorm2d(out)) if out > width else None
             net.append(torchvision.models.resnet.BasicBlock(width, out, stride=2 if skip else 1, downsample=skip))
+            nn.init.constant_(net[-1].bn2.weight, 0.0 if zero_init_residual else 1.0)
             width = out
-            if zero_init_residual:
-                nn.init.zeros_(net[-1].bn2.weight)
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -212,8 +211,8 @@ def resnet(arch: str, image_size: int, zero_init_residual=False) -> tuple[nn.Mod
 
 class LARS(torch.optim.SGD):
     """Layer-wise adaptive rate scaling (You et al. 2017, arXiv 1708.03888): SGD with momentum; a weight's gradient g
-    becomes r·(g + decay·w), r = trust·‖w‖ / (‖g‖ + decay·‖w‖), with `clip` min(r / lr, 1); 1 if w = 0, 0 if g = 0.
-    Biases and norms keep theirs. NCL: trust = 0.02 and clipping; 0.001 without is common on ImageNet."""
+    becomes r·(g + decay·w), r = trust·‖w‖ / (‖g‖ + decay·‖w‖), with `clip` min(r / lr, 1); r = 1 if w = 0, 0 if g = 0.
+    Biases and norms: plain SGD without decay. NCL: trust 0.02 and clip; on ImageNet 0.001 without is common."""
 
     def __init__(self, params, lr: float, weight_decay=1e-4, momentum=0.9, trust=0.02, clip=True):
         super().__init__(params, lr=lr, momentum=momentum)
@@ -265,18 +264,19 @@ def world() -> int:
 
 
 def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors (n, ·) of this process → (N, ·) of the whole batch. All processes compute the same loss from them, so
-    each needs the gradient of its own rows only; world() times it, as DistributedDataParallel takes the mean."""
+    """Tensors (n, ·) of this process → (N, ·) of the whole batch. All processes compute the same loss from them; each
+    back-propagates into its own rows, times world(), because DistributedDataParallel then takes the mean."""
     if world() == 1:
         return tensors
     own = torch.cat(tensors, 1)
     rows = [torch.empty_like(own) for _ in range(world())]
     dist.all_gather(rows, own.detach())
-    rows[rank()] = own + (world() - 1) * (own - own.detach())
+    rows[rank()] = own + (world() - 1) * (own - own.detach())  # the same value, the gradient times world()
     return torch.cat(rows).split([t.shape[1] for t in tensors], 1)
 
 
 # ---------------------------------------------------------------------------------------------------------- evaluation
+# h (N, d) is the representation, e (N, K) the embedding, which the method files call z.
 ACTIVE = 1e-5  # a dimension is active on a sample when |e| of the L2-normalised embedding exceeds this ([NCL])
 
 
@@ -291,15 +291,15 @@ def features(model: nn.Module, images: Tensor, size: int, device="cpu", batch=50
 
 def linear_probe(train, y_train, test, y_test, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)) -> dict[str, float]:
     """Multinomial logistic regression on frozen features (N, d), standardised → {"lp1", "lp5"}, % of the test set, and
-    "l2": min over W, b of mean cross-entropy + l2/2·‖W‖², by full-batch LBFGS; l2 is the best of `strengths`, strong to
-    weak, on a held-out tenth of the *training* set, then all of it is fitted. The test set is read once, at the end."""
+    "l2": min over W, b of mean cross-entropy + l2/2·‖W‖², 30 steps of full-batch LBFGS; l2 is the best of `strengths`,
+    each from the last one's solution, on a held-out tenth of the *training* set; then all of it is fitted."""
     mean, std = train.mean(0), train.std(0).clamp(min=1e-6)
     train, test = (train - mean) / std, (test - mean) / std
     classes, draw = int(y_train.max()) + 1, torch.Generator().manual_seed(0)
-    held = torch.randperm(len(train), generator=draw).to(train.device) < max(1, len(train) // 10)
+    held = torch.randperm(len(train), generator=draw).to(train.device) < max(1, len(train) // 10)  # a random tenth
 
-    def fit(x, y, l2, start):  # from a start, left as it is, to the minimum
-        weight, bias = (t.clone().requires_grad_() for t in start)
+    def fit(x, y, l2, initial):
+        weight, bias = (t.clone().requires_grad_() for t in initial)
         solver = torch.optim.LBFGS([weight, bias], max_iter=30, line_search_fn="strong_wolfe")
 
         def closure():
@@ -313,7 +313,7 @@ def linear_probe(train, y_train, test, y_test, strengths=(1.0, 1e-1, 1e-2, 1e-3,
 
     start = torch.zeros(classes, train.shape[1], device=train.device), torch.zeros(classes, device=train.device)
     best, x, y, chosen, chosen_start = -1.0, train[~held], y_train[~held], strengths[0], start
-    for l2 in strengths if len(strengths) > 1 else ():  # each from the last one's solution
+    for l2 in strengths if len(strengths) > 1 else ():  # with one there is no choice
         start = fit(x, y, l2, start)
         right = (F.linear(train[held], *start).argmax(1) == y_train[held]).float().mean().item()
         if right > best:  # of equals the stronger
@@ -354,9 +354,9 @@ def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
 
 
 def dimensions(e: Tensor, labels: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Of each dimension of embeddings e (N, K), (K,): "act", the share of samples it is active on, "mean", its mean
-    |activation|; for each label (N,), its key in front, "class", the most frequent class of these samples, "cons", its
-    share of them (NaN: dead), and "entropy", nats, of the summed |activation| over the classes ([BayesNCL], H_s)."""
+    """Columns (K,) of embeddings e (N, K). "act": share of samples that a dimension is active on; "mean": its mean
+    |activation|. For each label (N,), after its key: "class": most frequent class of the samples it is active on;
+    "cons": its share of them (NaN: none); "entropy": nats, of |activation| summed per class ([BayesNCL], H_s)."""
     e = F.normalize(e)
     active = (e.abs() > ACTIVE).to(e.dtype)
     columns = {"act": active.mean(0), "mean": e.abs().mean(0)}
@@ -370,10 +370,10 @@ def dimensions(e: Tensor, labels: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def interpretability(e: Tensor, labels: dict[str, Tensor]) -> dict[str, float | None]:
     """Means over the dimensions of embeddings e (N, K); None where a number is undefined. act: share of active entries;
-    live_share, live_dims: dimensions active on any sample (the papers' activation rate can be read either way); corr:
-    mean |C_ij|, i ≠ j, of those, C_ij = Σ_x f_i f_j, f_i = e_i / sqrt(Σ_x e_i²) ([NCL] Fig. 3c). For each label (N,):
-    cons, in %, and entropy over live dimensions; cons_weighted (ours), weighted by how often each is active, as cons
-    counts one that is active on one sample, and so 100 % consistent, like one active on half of them; precision_at."""
+    live_dims, live_share: dimensions active on any sample (the papers' activation rate may be either share); corr: mean
+    |C_ij|, i ≠ j, of live ones, C_ij = Σ_x f_i f_j, f_i = e_i / sqrt(Σ_x e_i²) ([NCL] Fig. 3c). For each label (N,):
+    precision_at; cons, in %, and entropy, means over live dimensions; cons_weighted (ours): weighted by act, because in
+    cons a dimension active on one sample, hence 100 % consistent, counts like one active on half of them."""
     columns = dimensions(e, labels)
     live = columns["act"] > 0
     act, n, f = columns["act"][live], int(live.sum()), F.normalize(F.normalize(e)[:, live], dim=0)
@@ -405,16 +405,15 @@ def feature_selection(e_train: Tensor, y_train: Tensor, e: Tensor, y: Tensor, l2
 
 
 def evaluate(run: "Run", data: "Data", model: nn.Module, selection=False) -> tuple[dict, Tensor, Tensor]:
-    """Every number of the final table, by one protocol for all methods, with `selection` feature_selection's too; and h
-    (N, d), e (N, K) of the test images, kept in embeddings.npz. The model's first two outputs are h and e."""
+    """Every number of the final table, the second label's with "background_" before their names; with `selection`
+    feature_selection's too; and h (N, d), e (N, K) of the test images, which embeddings.npz keeps."""
     h, e = features(model, data.x_test, run.args.image_size, run.device)
     labels = {"": (data.y_train, data.y_test), "background_": (data.background_train, data.background_test)}
     labels = {key: [y.to(h.device) for y in pair] for key, pair in labels.items() if pair[0] is not None}
     of_test = {key: y_test for key, (_, y_test) in labels.items()}
     metrics = interpretability(e, of_test)
-    with replacing(run.folder / "embeddings.npz") as file:  # what look.py draws from
-        arrays = {"h": h.half(), "z": e.half(), **{key.rstrip("_") or "y": y for key, y in of_test.items()}}
-        np.savez(file, **{name: array.cpu().numpy() for name, array in arrays.items()})
+    arrays = {"h": h.half(), "z": e.half(), **{key.rstrip("_") or "y": y for key, y in of_test.items()}}  # for look.py
+    np.savez(run.folder / "embeddings.npz", **{name: array.cpu().numpy() for name, array in arrays.items()})
     h_train, e_train = features(model, data.x_train, run.args.image_size, run.device) if labels else (None, None)
     for key, (y_train, y_test) in labels.items():
         scores, of_z = (linear_probe(*pair) for pair in ((h_train, y_train, h, y_test), (e_train, y_train, e, y_test)))
@@ -433,7 +432,7 @@ def health(z: Tensor) -> dict[str, Tensor]:
     return {"spread": z.std(0).mean() * z.shape[1] ** 0.5, "act": (z.abs() > ACTIVE).float().mean()}
 
 
-# ======================================================= from here on: files, flags, folders. No number is made below.
+# ==================================================== from here on: data, flags, folders. No result is computed below.
 class BadInput(ValueError):
     """What the user gave cannot be used. The message is one line: what is wrong and what to do."""
 
@@ -460,7 +459,7 @@ class Data:
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; BadInput when there is none, or no equal share of it for every process."""
         if batch_size > len(self.images) or batch_size % world():
-            raise BadInput(f"--batch-size {batch_size}: {len(self.images)} images, {world()} processes, equal shares")
+            raise BadInput(f"--batch-size {batch_size}: at most {len(self.images)} images, and a multiple of {world()}")
         return len(self.images) // batch_size
 
     def batches(self, batch_size: int, seed: int, epoch: int, device):
@@ -471,8 +470,7 @@ class Data:
         if self.images.device.type != "cpu":
             yield from (self.images[index] for index in order.to(self.images.device))
             return
-        pin = torch.device(device).type == "cuda"
-        read = lambda index: self.images[index].pin_memory() if pin else self.images[index]
+        read = lambda i: self.images[i].pin_memory() if torch.device(device).type == "cuda" else self.images[i]
         with ThreadPoolExecutor(1) as thread:
             following = thread.submit(read, order[0])
             for index in order[1:]:
@@ -530,7 +528,6 @@ def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
     def need(condition, text):
         if not condition:
             raise BadInput(f"{name}: {text}")
-
     tensors = {}
     for key in ("x_train", "x_test", *(["x_unlabeled"] if "x_unlabeled" in arrays else [])):
         need(key in arrays, f"no {key}; the keys are x_train, x_test and, for labels, y_train, y_test")
@@ -559,14 +556,16 @@ def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
 
 
 def subset(data: Data, limit: int) -> Data:
-    """`limit` training images, of every class its proportion to within one image, in their order."""
-    n, unlabeled = len(data.x_train), data.x_unlabeled
-    if limit > n:
-        raise BadInput(f"--limit {limit}: {data.name} has {n} training images")
-    by_class = torch.arange(n) if data.y_train is None else data.y_train.argsort(stable=True)
-    keep = by_class[torch.arange(limit) * n // limit].sort().values
+    """`limit` training images in their order, of every class its proportion to within one; x_unlabeled likewise."""
+    if limit > len(data.images):
+        raise BadInput(f"--limit {limit}: {data.name} has {len(data.images)} training images")
+    spread = lambda n: torch.arange(min(limit, n)) * n // min(limit, n)  # evenly from 0 to n
+    by_class = torch.arange(len(data.x_train)) if data.y_train is None else data.y_train.argsort(stable=True)
+    keep = by_class[spread(len(by_class))].sort().values
     kept = {key: value[keep] for key, value in vars(data).items() if key.endswith("train") and value is not None}
-    return dataclasses.replace(data, **kept, x_unlabeled=None if unlabeled is None else unlabeled[:limit])
+    if data.x_unlabeled is not None:
+        kept["x_unlabeled"] = data.x_unlabeled[spread(len(data.x_unlabeled))]
+    return dataclasses.replace(data, **kept)
 
 
 def download(name: str, root: Path) -> dict[str, np.ndarray]:
@@ -593,8 +592,7 @@ def shapes(train=5000, test=1000, seed=0) -> dict[str, np.ndarray]:
     rand = lambda *shape: torch.rand(*shape, 1, 1, generator=draw, dtype=f64)
     y = torch.arange(n) % len(SHAPES)
     background = torch.multinomial(torch.tensor([*BACKGROUNDS.values()], dtype=f64), n, True, generator=draw)
-    centres = (torch.arange(32, dtype=f64) + 0.5) / 16 - 1  # of pixels, in [-1, 1]
-    v, u = torch.meshgrid(centres, centres, indexing="ij")
+    v, u = torch.meshgrid(*[(torch.arange(32, dtype=f64) + 0.5) / 16 - 1] * 2, indexing="ij")  # pixel centres
     noise = torch.rand(n, 32, 32, generator=draw, dtype=f64)
     colours = torch.tensor([[45, 65, 95], [25, 55, 15], [85, 75, 50], [10, 45, 60], [5, 5, 15]], dtype=f64) / 100
     images = colours[background].view(n, 3, 1, 1).repeat(1, 1, 32, 32)
@@ -605,7 +603,6 @@ def shapes(train=5000, test=1000, seed=0) -> dict[str, np.ndarray]:
             lambda _: (14 * v + 1.5 * (3 * u).sin()).sin(),  # waves
             lambda noise: 4.5 * (noise > 0.96)]):  # stars
         images[background == b] += 0.22 * texture(noise[background == b]).unsqueeze(-3)
-
     size, turn = 0.7 + 0.22 * rand(n), 2 * math.pi * rand(n)
     cx, cy = (2 * rand(n) - 1) * (1.05 - size), (2 * rand(n) - 1) * (1.05 - size)
     fill = torch.tensor([0.65, 0.15, 0.15], dtype=f64).view(3, 1, 1) + 0.27 * rand(n, 3)  # reds
@@ -615,7 +612,6 @@ def shapes(train=5000, test=1000, seed=0) -> dict[str, np.ndarray]:
     def polygon(sides):  # outward distance to a regular polygon of circumradius 1
         wedge = math.pi / sides
         return lambda x, y, r, phi: r * (torch.remainder(phi, 2 * wedge) - wedge).cos() - math.cos(wedge)
-
     def star(x, y, r, phi):  # five tips at radius 1, valleys at 0.45
         t = (torch.remainder(phi + math.pi / 5, 2 * math.pi / 5) - math.pi / 5).abs()
         ax, ay = 0.45 * math.cos(math.pi / 5) - 1, 0.45 * math.sin(math.pi / 5)
@@ -643,7 +639,7 @@ def within(low, high=math.inf, kind=float, closed=False):
     def parse(text):
         value = kind(text)
         if not (low < value < high or closed and value in (low, high) and abs(value) < math.inf):
-            raise argparse.ArgumentTypeError(f"{text} is not between {low} and {high}{', or one of them' * closed}")
+            raise argparse.ArgumentTypeError(f"{text} is not {'from' if closed else 'above'} {low} {'to' if closed else 'and below'} {high}")
         return value
     parse.__name__ = kind.__name__  # for "invalid int value"
     return parse
@@ -653,8 +649,7 @@ class Parser(argparse.ArgumentParser):
     """Errors of one line, exit code 2; --device, --out, --resume. image_flags() adds what all image methods share."""
 
     OF_A_CALL = {"resume", "eval_only", "out", "device", "compile"}  # flags that belong to a call, not to a run
-    MAY_DIFFER = OF_A_CALL | {"data_root", "epochs", "checkpoint_every"}  # in a resumed run
-    presets = None
+    presets = {}
 
     def __init__(self, file: str, doc: str):
         super().__init__(prog=Path(file).name, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -666,12 +661,11 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
 
     def image_flags(self, presets: dict[str, dict]):
-        """The flags of all image methods; their defaults are the preset of the data set, or `default`'s."""
         self.presets, add = presets, self.add_argument
         add("--dataset", default="shapes", help="shapes (built in), cifar10, cifar100, stl10, svhn, or your own")
         add("--preset", choices=presets, help="the settings of this data set; default: of any, good for short runs")
         add("--data-root", default="data", help="folder of the data sets (default: data)")
-        add("--limit", type=within(1, kind=int), help="train on the first N images only, class-balanced")
+        add("--limit", type=within(1, kind=int), help="train on N images only, every class in its proportion")
         add("--arch", choices=["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"], help="backbone")
         add("--image-size", type=within(7, kind=int), help="side of the views in pixels")
         add("--epochs", type=within(0, kind=int), help="passes over the training images")
@@ -693,21 +687,23 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv=None) -> argparse.Namespace:
         """Flags over the settings of the run that --resume or --eval-only names, over the preset of the data set."""
-        known, method, saved, preset = self.parse_known_args(argv)[0], Path(self.prog).stem, {}, {}
-        if self.presets:
-            preset = self.presets.get(known.preset or known.dataset, self.presets["default"])
-        if source := known.resume or vars(known).get("eval_only"):
+        known, method, saved = vars(self.parse_known_args(argv)[0]), Path(self.prog).stem, {}
+        named = known.get("preset")
+        preset = self.presets.get(named or known.get("dataset"), self.presets.get("default", {}))
+        if source := known["resume"] or known.get("eval_only"):
             try:
-                folder = Path(source) if known.resume else Path(source).parent
+                folder = Path(source) if known["resume"] else Path(source).parent
                 saved = json.loads((folder / "config.json").read_text())
                 if saved["method"] != method or saved.get("eval_only") or preset.keys() - saved.keys():
                     raise ValueError("another program, an evaluation or an older version made it")
             except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise BadInput(f"{source} is no run that {method}.py can go on with ({type(error).__name__}: {error})")
+        if known["resume"] and (known["out"] or known.get("eval_only")):
+            raise BadInput("--resume writes into the run's own folder: give it without --out and --eval-only")
         saved = {a.dest: saved[a.dest] for a in self._actions if a.dest in saved.keys() - self.OF_A_CALL}
-        self.set_defaults(**(saved | preset if vars(known).get("preset") and not known.resume else preset | saved))
+        self.set_defaults(**(saved | preset if named and not known["resume"] else preset | saved))
         args = self.parse_args(argv, argparse.Namespace(method=method))
-        for name in saved.keys() - self.MAY_DIFFER if known.resume else ():
+        for name in saved.keys() - {"data_root", "epochs", "checkpoint_every"} if known["resume"] else ():
             if getattr(args, name) != saved[name]:
                 raise BadInput(f"--{name.replace('_', '-')} {getattr(args, name)} contradicts the run's {saved[name]}")
         try:
@@ -785,7 +781,7 @@ class Run:
     def __init__(self, args: argparse.Namespace):
         self.args, self.device, self.seconds = args, torch.device(args.device), 0.0
         self.bf16 = args.precision == "bf16" or args.precision == "auto" and has_bf16(self.device)
-        name = f"runs/{args.method}-{args.dataset}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
+        name = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
         self.folder, precision = Path(args.resume or args.out or name), "bf16" if self.bf16 else "fp32"
         if rank() == 0 and not args.resume:
             new_folder(self.folder, vars(args) | dict(precision_used=precision, processes=world()), self.device)
@@ -801,7 +797,7 @@ class Run:
         if world() == 1:
             return model
         model = nn.SyncBatchNorm.convert_sync_batchnorm(model) if self.device.type == "cuda" else model
-        return nn.parallel.DistributedDataParallel(model, static_graph=True)  # static: not all weights need a gradient
+        return nn.parallel.DistributedDataParallel(model, static_graph=True)  # some weights get no gradient
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         """Load what --eval-only or --resume names, if there is a checkpoint yet; → the epochs that need no training."""
@@ -810,10 +806,11 @@ class Run:
             checkpoint = load_checkpoint(path)
             try:
                 model.load_state_dict(checkpoint["model"])
-                if args.eval_only:
-                    return args.epochs
-                optimizer.load_state_dict(checkpoint["optimizer"])
                 done, self.seconds = checkpoint["epochs"], checkpoint["seconds"]
+                if args.eval_only:
+                    args.epochs = done
+                    return done
+                optimizer.load_state_dict(checkpoint["optimizer"])
             except Exception as error:  # what a changed or foreign file may lack
                 raise BadInput(f"{path} does not fit these settings ({type(error).__name__}: {error})")
         if done > args.epochs:
@@ -822,6 +819,9 @@ class Run:
             lines = (self.folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)[:done]
             with replacing(self.folder / "metrics.jsonl") as file:
                 file.writelines(lines)
+            settings = json.loads((self.folder / "config.json").read_text()) | {"epochs": args.epochs}  # may have grown
+            with replacing(self.folder / "config.json") as file:
+                file.write(json.dumps(settings, indent=1).encode() + b"\n")
         return done
 
     def seed(self, epoch: int) -> None:
@@ -830,12 +830,12 @@ class Run:
         self.start = time.perf_counter()
 
     def end_epoch(self, epoch: int, log: list[dict], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Write and show the means of the steps in `log`, of epoch `epoch` (from 0), and save the checkpoint. A loss
-        that is not finite ends the run with exit code 3, before it reaches a checkpoint."""
+        """Write and show the means of the steps in `log`, of epoch `epoch` (from 0), and save the checkpoint. A loss or
+        a weight that is not finite ends the run with exit code 3, before it reaches a checkpoint."""
         means = {key: torch.stack([step[key] for step in log]).mean().item() for key in log[0]}
         seconds, done, epochs = time.perf_counter() - self.start, epoch + 1, self.args.epochs
-        if not math.isfinite(means["loss"]):
-            step = next(i for i, values in enumerate(log, 1) if not values["loss"].isfinite())
+        if not all(p.isfinite().all() for p in (*model.parameters(), torch.tensor(means["loss"]))):
+            step = next((i for i, values in enumerate(log, 1) if not values["loss"].isfinite()), len(log))
             print(f"epoch {done}, step {step}: the loss is not finite; the last checkpoint stays", file=sys.stderr)
             sys.exit(3)
         self.seconds += seconds
@@ -895,6 +895,6 @@ def launch(main) -> None:
         if dist.is_initialized():  # not after an error: it would wait for the others
             dist.destroy_process_group()
     except (BadInput, OSError, MemoryError, torch.OutOfMemoryError) as error:
-        hint = "" if isinstance(error, (BadInput, OSError)) else "out of memory, try half the --batch-size: "
+        hint = "" if isinstance(error, (BadInput, OSError)) else "out of memory (in training: halve --batch-size): "
         print(f"{Path(sys.argv[0]).name}: {hint}{' '.join(str(error).split())[:400]}", file=sys.stderr)
         sys.exit(2)

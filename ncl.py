@@ -3,7 +3,7 @@
     z⁺ = σ₊(z) ≥ 0,   L = NT-Xent(z⁺)
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024 (2403.12459).
-The recipe is that of the NCL authors (arXiv 2403.12459), which BayesNCL's (arXiv 2605.28441) share.
+The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper (arXiv 2605.28441).
 
     python ncl.py                                        the built-in data set, on a laptop
     python ncl.py --dataset cifar100 --epochs 200        the papers' NCL row; with --topk 64 the NCL + TopK baseline
@@ -21,7 +21,7 @@ import torch.nn.functional as F
 
 import common
 
-EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
 PAPER = dict(  # the NCL authors' CIFAR recipe, which BayesNCL's share
     arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
@@ -110,7 +110,7 @@ def parser():
     add("--head-hidden", type=positive, help="its hidden units (paper: 2048; 16384 on ImageNet-100)")
     add("--head-out", type=positive, help="its outputs K (paper: 256; 2048 on ImageNet-100)")
     add("--activation", choices=ACTIVATIONS, help="σ₊ (paper: rep_relu on CIFAR, relu on ImageNet-100)")
-    add("--topk", type=positive, help="keep only the largest entries of each embedding (the number is ours)")
+    add("--topk", type=positive, help="keep only the largest entries of each embedding (64 is ours: no source gives k)")
     return flags
 
 
@@ -139,8 +139,8 @@ def main(argv=None):
         for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):  # own statistics for each view
-                (h1, z1), (h2, z2) = net(v1), net(v2)
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+                (h1, z1), (h2, z2) = net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
             z1, z2 = common.gather(z1, z2)  # of all processes, with gradient
             loss = criterion(z1, z2)
 
@@ -151,7 +151,7 @@ def main(argv=None):
             log.append(dict(loss=loss.detach(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
-        metrics, h, e = common.evaluate(run, data, model, selection=True)
+        metrics, *_ = common.evaluate(run, data, model, selection=True)
         run.finish(metrics, backbone)
 
 

@@ -3,7 +3,7 @@
     L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ),  j: i's other view
 
 Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", ICML 2020 (2002.05709), Eq. (1).
-The recipe is that of the NCL authors (arXiv 2403.12459), which BayesNCL's (arXiv 2605.28441) share.
+The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper (arXiv 2605.28441).
 
     python simclr.py                                     the built-in data set, on a laptop
     python simclr.py --dataset cifar100 --epochs 200     the papers' CL row
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 
 import common
 
-EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
 PAPER = dict(  # the NCL authors' CIFAR recipe, which BayesNCL's share
     arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
@@ -119,8 +119,8 @@ def main(argv=None):
         for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):  # own statistics for each view
-                (h1, z1), (h2, z2) = net(v1), net(v2)
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+                (h1, z1), (h2, z2) = net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
             z1, z2 = common.gather(z1, z2)  # of all processes, with gradient
             loss = criterion(z1, z2)
 
@@ -131,7 +131,7 @@ def main(argv=None):
             log.append(dict(loss=loss.detach(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
-        metrics, h, e = common.evaluate(run, data, model, selection=True)
+        metrics, *_ = common.evaluate(run, data, model, selection=True)
         run.finish(metrics, backbone)
 
 

@@ -28,7 +28,7 @@ import torch.nn.functional as F
 
 import common
 
-EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
 PAPER = dict(  # the paper's CIFAR recipe
     arch="resnet18", zero_init_residual=True, image_size=32, epochs=800, batch_size=512, optimizer="sgd", lr=0.06,
@@ -124,8 +124,8 @@ def main(argv=None):
         for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):  # own statistics for each view
-                (h1, z1, p1), (h2, z2, p2) = net(v1), net(v2)
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+                (h1, z1, p1), (h2, z2, p2) = net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
             z1, z2, p1, p2 = common.gather(z1, z2, p1, p2)  # of all processes, with gradient
             loss = (criterion(p1, z2, args.stop_grad) + criterion(p2, z1, args.stop_grad)) / 2  # Eq. (4)
 
@@ -136,7 +136,7 @@ def main(argv=None):
             log.append(dict(loss=loss.detach(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
-        metrics, h, e = common.evaluate(run, data, model)
+        metrics, *_ = common.evaluate(run, data, model)
         run.finish(metrics, backbone)
 
 

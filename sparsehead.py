@@ -44,7 +44,7 @@ import torch.nn.functional as F
 
 import common
 
-EPS = 1e-2  # of every normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
 PAPER = dict(  # lr, weight decay, epochs and τ are the paper's, the rest is from the W-MSE code
     arch="resnet18", image_size=32, epochs=1000, batch_size=512, optimizer="adam", lr=3e-3, weight_decay=1e-6,
@@ -277,8 +277,8 @@ def main(argv=None):
         for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop, colour_first=args.order == "colour-crop")
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):  # own statistics for each view
-                (h1, z1), (h2, z2) = net(v1), net(v2)
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+                (h1, z1), (h2, z2) = net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
                 more = model.predictions(v1, v2, z1, z2)
             z1, z2, *more = common.gather(z1, z2, *more)  # of all processes, with gradient
             loss = criterion(z1, z2, *more)
