@@ -639,7 +639,7 @@ def within(low, high=math.inf, kind=float, closed=False):
     def parse(text):
         value = kind(text)
         if not (low < value < high or closed and value in (low, high) and abs(value) < math.inf):
-            raise argparse.ArgumentTypeError(f"{text} is not {'from' if closed else 'above'} {low} {'to' if closed else 'and below'} {high}")
+            raise argparse.ArgumentTypeError(f"{text}; it must be {'≥' if closed else '>'} {low}, {'≤' if closed else '<'} {high}")
         return value
     parse.__name__ = kind.__name__  # for "invalid int value"
     return parse
