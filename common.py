@@ -531,7 +531,7 @@ def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
     tensors = {}
     for key in ("x_train", "x_test", *(["x_unlabeled"] if "x_unlabeled" in arrays else [])):
         need(key in arrays, f"no {key}; the keys are x_train, x_test and, for labels, y_train, y_test")
-        a = arrays[key]
+        a = np.asarray(arrays[key])
         need(a.dtype == np.uint8, f"{key} is {a.dtype}; images are uint8, 0 to 255")
         a = a[..., None] if a.ndim == 3 else a  # grey without a channel axis
         need(a.ndim == 4 and len(a) > 1 and 0 not in a.shape and {a.shape[1], a.shape[3]} & {1, 3},
@@ -542,7 +542,7 @@ def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
         train, test = keys = f"{kind}_train", f"{kind}_test"
         need((train in arrays) == (test in arrays), f"{train} and {test} go together; one of them is missing")
         for key in keys if train in arrays else ():
-            a, n = arrays[key], len(tensors["x" + key.removeprefix(kind)])
+            a, n = np.asarray(arrays[key]), len(tensors["x" + key.removeprefix(kind)])
             a = a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a
             need(a.dtype.kind in "iu" and a.shape == (n,) and a.min() >= 0,
                  f"{key} is {a.dtype} of shape {a.shape}; labels are {n} integers from 0 on, one per image")
@@ -608,7 +608,6 @@ def shapes(train=5000, test=1000, seed=0) -> dict[str, np.ndarray]:
     fill = torch.tensor([0.65, 0.15, 0.15], dtype=f64).view(3, 1, 1) + 0.27 * rand(n, 3)  # reds
     px, py = (u - cx) / size, (v - cy) / size
     px, py = px * turn.cos() + py * turn.sin(), py * turn.cos() - px * turn.sin()
-
     def polygon(sides):  # outward distance to a regular polygon of circumradius 1
         wedge = math.pi / sides
         return lambda x, y, r, phi: r * (torch.remainder(phi, 2 * wedge) - wedge).cos() - math.cos(wedge)
@@ -639,7 +638,8 @@ def within(low, high=math.inf, kind=float, closed=False):
     def parse(text):
         value = kind(text)
         if not (low < value < high or closed and value in (low, high) and abs(value) < math.inf):
-            raise argparse.ArgumentTypeError(f"{text}; it must be {'≥' if closed else '>'} {low}, {'≤' if closed else '<'} {high}")
+            less, more = ("≤", "≥") if closed else ("<", ">")
+            raise argparse.ArgumentTypeError(f"{text}; it must be {more} {low} and {less} {high}")
         return value
     parse.__name__ = kind.__name__  # for "invalid int value"
     return parse
