@@ -1,9 +1,7 @@
-"""Every test, in the order of the files. Truth comes from closed forms, from loops written off the equation, and from
-torchvision's own operators.
+"""Every test. Truth comes from closed forms, from loops written off the equation and from torchvision's own operators.
 
-    python -m pytest test_all.py                  the suite, at most 6 minutes on two cores
-    python -m pytest test_all.py -m slow          the defaults trained until a number is reached, as long again
-    python -m pytest test_all.py -k "not gate"    without trainings
+    python -m pytest test_all.py             the suite, at most 6 minutes on two cores
+    python -m pytest test_all.py -m slow     trainings with the defaults until a number is reached, as long again
 """
 import argparse
 import ast
@@ -117,13 +115,14 @@ def test_every_form_of_arrays_loads(tmp_path):
 @pytest.mark.parametrize("name", common.DOWNLOADS)
 def test_torchvisions_data_sets_load(tmp_path, monkeypatch, name):
     def download(root, download, train=None, split=None):  # torchvision's attributes, without its download
-        x, y = (X_TEST, Y_TEST) if train is False or split == "test" else (X, Y)
+        parts = {"test": (X_TEST, Y_TEST), "train": (X, Y), "train+unlabeled": (X[:15], Y[:15])}
+        x, y = parts[split or ("train" if train else "test")]
         cifar, others = dict(data=x, targets=y.tolist()), dict(data=nchw(x), labels=y)
         return types.SimpleNamespace(**cifar if name.startswith("cifar") else others)
 
     monkeypatch.setattr(torchvision.datasets, common.DOWNLOADS[name], download)
     data = common.load_data(name, tmp_path)
-    assert is_arrays(data) and (data.x_unlabeled is not None) == (name == "stl10")
+    assert is_arrays(data) and len(data.images) == (15 if name == "stl10" else 20)
     monkeypatch.setattr(torchvision.datasets, common.DOWNLOADS[name], None)  # calling it fails, as a download may
     assert f"{name} could not be downloaded" in refused(lambda: common.load_data(name, tmp_path))
 
@@ -134,9 +133,7 @@ def test_what_is_no_data_is_refused_in_one_line_that_says_why(tmp_path):
             "y_train and y_test go together": dict(x_train=X, y_train=Y, x_test=X_TEST),
             "x_train is float64": ARRAYS | dict(x_train=np.full(X.shape, np.nan)),
             "x_train has shape (20, 8, 8, 2)": ARRAYS | dict(x_train=X[..., :2]),
-            "x_train has shape (0,": ARRAYS | dict(x_train=X[:0]),
             "y_train is int64 of shape (19,)": ARRAYS | dict(y_train=Y[:-1]),
-            "y_train is float64": ARRAYS | dict(y_train=Y + 0.5),
             "y_train is int64 of shape (20,)": ARRAYS | dict(y_train=Y - 1),
             "y_test has classes that y_train has not: 9": ARRAYS | dict(y_test=np.where(Y_TEST == 3, 9, Y_TEST)),
             "cannot be read as plain numpy arrays": ARRAYS | dict(y_train=np.array([{}] * 20, dtype=object))}.items():
@@ -213,11 +210,11 @@ def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, heigh
             for i, image in enumerate(x):
                 expected = theirs(image, *(a[i].item() if torch.is_tensor(a) else a for a in drawn))
                 assert (result[i] - expected).abs().max() < 1e-5
-            calls.append((theirs, x, result))
+            calls.append((theirs, x, result, drawn))
             return result
         return operator
 
-    blur = lambda image, sigma: TF.gaussian_blur(image, 13, sigma)
+    calls, blur = [], lambda image, sigma: TF.gaussian_blur(image, 13, sigma)
     colour = TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue
     monkeypatch.setattr(common, "ADJUST", [*map(spy, common.ADJUST, colour)])
     monkeypatch.setattr(common, "resized_crop", spy(common.resized_crop, crop))
@@ -225,12 +222,14 @@ def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, heigh
     x = torch.randint(0, 256, (96, 3, height, width), dtype=torch.uint8)
     x[:9, 1], x[20:30], x[30:40] = x[:9, 0], x[20:30, :1], x[30:40] // 128 * 255  # two equal channels, grey, saturated
     for images in x.split(8):
-        calls = []
         views = common.augment(images, size, jitter=1.0, gray=0.0, blur=1.0, crop=kind, colour_first=colour_first)
-        operators, inputs, outputs = zip(*calls)
+        operators, inputs, outputs, _ = zip(*calls[-6:])
         assert operators.index(crop) == 4 * colour_first and operators.index(blur) == 5
         for before, after in zip([images / 255, *outputs], [*inputs, views]):
             assert torch.allclose(before.clamp(0, 1), after, atol=1e-6)
+    for operator, neutral, reach in zip(colour, (1, 1, 1, 0), (1, 1, 1, 0.25)):
+        factors = torch.cat([drawn[0] for theirs, _, _, drawn in calls if theirs is operator])
+        assert 0.8 * reach < (factors - neutral).abs().max() <= reach
 
 
 @pytest.mark.parametrize("height,width,min_scale", [(32, 32, 0.08), (32, 50, 0.5), (32, 90, 0.5)])
@@ -386,21 +385,19 @@ def blobs(n, noise):
     return torch.eye(4, 20)[y] * 3 + noise * torch.randn(n, 20), y
 
 
-def test_the_probe_reaches_the_minimum_of_its_objective_and_never_chooses_on_the_test_set():
-    """Its accuracy is that of the convex problem's solution, found by plain gradient descent in float64."""
-    (x, y), (x_test, y_test) = blobs(600, 1.5), blobs(1000, 1.5)
-    scores, shuffled = (common.linear_probe(x, y, x_test, labels) for labels in (y_test, y_test[torch.randperm(1000)]))
+def test_the_probe_is_the_minimum_of_its_objective_and_never_chooses_on_the_test_set():
+    """It agrees with the solution of the convex problem that plain gradient descent in float64 finds."""
+    (x, y), (x_test, y_test) = blobs(400, 2.0), blobs(2000, 2.0)
     a, b = (((part - x.mean(0)) / x.std(0)).double() for part in (x, x_test))
     weight, bias = (torch.zeros(*shape, dtype=torch.double, requires_grad=True) for shape in ((20, 4), (4,)))
-    for _ in range(2000):
-        loss = F.cross_entropy(a @ weight + bias, y) + scores["l2"] / 2 * weight.square().sum()
+    for _ in range(1000):
+        loss = F.cross_entropy(a @ weight + bias, y) + 0.01 / 2 * weight.square().sum()
         for p, g in zip((weight, bias), torch.autograd.grad(loss, (weight, bias))):
-            p.data -= 0.3 * g
-    right = 100 * ((b @ weight + bias).argmax(1) == y_test).double().mean().item()
-    given = common.linear_probe(x, y, x_test, y_test, [scores["l2"]])  # a strength that is given is taken
-    assert max(abs(scores["lp1"] - right), abs(given["lp1"] - right)) <= 0.3 and given["l2"] == scores["l2"]
-    assert shuffled["l2"] == scores["l2"] and abs(shuffled["lp1"] - 25) < 7 and scores["lp5"] == 100
-    assert common.linear_probe(*blobs(600, 0.3), *blobs(200, 0.3))["lp1"] == 100
+            p.data -= 0.5 * g
+    scores = common.linear_probe(x, y, x_test, (b @ weight + bias).argmax(1), [0.01])
+    assert scores["lp1"] > 99.7 and scores["lp5"] == 100 and scores["l2"] == 0.01  # with half or twice the l2: 99.3
+    test_sets = y_test, (y_test + 1) % 4, 0 * y_test
+    assert len({common.linear_probe(x[:100], y[:100], x_test, labels)["l2"] for labels in test_sets}) == 1
 
 
 def test_knn_and_precision_at_k_are_their_loops():
@@ -587,6 +584,13 @@ def test_rows_of_zeros_are_finite_forward_and_backward():
     assert torch.autograd.grad(F.normalize(rep_relu(z)).sum(), z)[0].abs().max() > 1e6  # the trap is real
 
 
+def test_topk_keeps_the_largest():
+    z = torch.rand(50, 9, requires_grad=True)
+    kept = ncl.keep_topk(z, 3)
+    assert torch.equal(kept, torch.where(z >= z.sort(1).values[:, -3:-2], z, 0))
+    assert torch.equal(torch.autograd.grad(kept.sum(), z)[0], (kept > 0).float())
+
+
 def test_dimensions_are_selected_by_their_activation_on_the_training_images():
     y, order = torch.arange(200) % 4, torch.randperm(32)
     e = torch.cat([F.one_hot(y, 4) * 3.0, 0.5 * torch.rand(200, 28)], 1)[:, order]  # four strong ones tell the class
@@ -622,6 +626,8 @@ def test_kl_is_torchs_and_zero_at_the_prior():
     gradient, = torch.autograd.grad(ours, alpha)
     assert torch.allclose(gradient, (torch.logit(alpha) - math.log(0.8 / 0.2)) / 30, atol=1e-5)
     assert bayesncl.bernoulli_kl(torch.full((5, 7), 0.3), 0.3).item() == pytest.approx(0, abs=1e-6)
+    alpha = torch.tensor([[0.0, 1.0]], requires_grad=True)  # the extremes are finite
+    assert torch.autograd.grad(bayesncl.bernoulli_kl(alpha, 0.8), alpha)[0].isfinite().all()
 
 
 def tiny_bayes(gate="ste", **options):
@@ -687,7 +693,8 @@ def test_byols_target_is_a_moving_average_that_no_gradient_reaches():
     x, online = torch.randn(2, 4, 3, 32, 32), nn.Sequential(backbone, model.head)
     p1, p2, t1, t2 = model.predictions(*x, *(model(v)[1] for v in x))
     (sparsehead.byol_loss(p1, t2) + sparsehead.byol_loss(p2, t1)).backward()
-    assert all((p.grad is None) == name.startswith("target") for name, p in model.named_parameters())
+    for name, p in model.named_parameters():
+        assert name.startswith("target") == (p.grad is None) != p.requires_grad
     before = [p.detach().clone() for p in online.parameters()]  # the target starts as a copy
     nn.init.normal_(model.head[0].weight)
     sparsehead.update_target(model.target, online, 0.9)
@@ -763,6 +770,19 @@ def test_views_are_masked_samples(watched, keep):
     assert (same.sum(1) == 1).all() and (keep < 0.5 or len(same) > 3) and (keep == 1 or not torch.equal(a1, b1))
     a1, a2 = watched(landscape(keep=keep, masks="dependent", noise=0.1))[2][0]
     assert not ((a1 != 0) & (a2 != 0)).any() and (a1 + a2 != 0).all()  # 2Dx and 2(I − D)x, Eq. (2)
+
+
+def test_an_epoch_shows_every_sample_once_and_simclr_drops_the_last_smaller_batch(watched):
+    for method, widths in (("simclr", [16, 16]), ("simsiam", [16, 16, 8]), ("noncl", [16, 16, 8])):
+        s = landscape(method=method, n=40, epochs=1, seeds=2)
+        shown, orders = [a1 for a1, _ in watched(s)[2]], []  # (R, p, B) each
+        assert [a.shape[2] for a in shown] == widths and s.steps == len(widths) / (2 if method == "noncl" else 1)
+        for seed, a in enumerate(torch.cat(shown, 2).mT, 1):  # (steps · B, p)
+            x = sc.sample(s, seed, 0.1, s.noise[0])[2].T
+            matches = ((a[:, None] == x) | (a[:, None] == 0)).all(2) & (a != 0).any(1)[:, None]
+            assert (matches.sum(1) <= 1).all() and (matches.sum(0) <= 1).all() and matches.sum() > 0.9 * sum(widths)
+            orders.append(matches.int().argmax(1))
+        assert not torch.equal(*orders)
 
 
 def test_landscape_nt_xent_is_eq_9_and_its_gradient_by_hand_is_autograds():
@@ -906,6 +926,7 @@ def test_landscape_results_are_complete(tmp_path, capsys):
     assert (row["paper"], row["seeds"], row["lr_times_steps"]) == (0.45, 2, 0.5 * 2 * 8) and median.shape == (3, 2)
     assert row["end_mean"] == pytest.approx(median[-1].mean(), abs=1e-6)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"config.json", "results.json", "curves.npz"}
+    assert "this run is complete" in refused("sparse_coding.py --resume", tmp_path / "run")
 
 
 def test_a_killed_landscape_run_ends_like_an_uninterrupted_one(tmp_path):
@@ -1001,7 +1022,6 @@ def test_theory_says_what_holds_and_draws_it(tmp_path):
     inside("tools/theory.py --out", tmp_path)
     found = [r["setting"].split()[0] + " " + r["verdict"] for r in json.loads((tmp_path / "results.json").read_text())]
     assert found == ["1(a) holds"] * 2 + ["1(b) holds"] * 3 + ["1(b) fails", "2 holds", "2 fails", "3 holds", "3 fails"]
-    assert (tmp_path / "theory.png").exists()
 
 
 # ------------------------------------------------------------------------------------------------------ tools/, look.py
@@ -1114,7 +1134,6 @@ def test_cost_counts_the_gate():
     small, large = (benchmark.cost(bayesncl.PRESETS[name]) for name in ("cifar100", "imagenet100"))
     assert small["flops"] - small["flops_ncl"] == 2 * (512 * 2048 + 2048 * 256)
     assert small["params"] - small["params_ncl"] == 512 * 2048 + 2048 + 2048 * 256 + 256
-    assert small["flops_ncl"] == pytest.approx(2 * 0.5578e9, rel=0.01)  # 0.56 G multiply-adds, as in the literature
     assert [round((c["flops"] - c["flops_ncl"]) / 1e9, 3) for c in (small, large)] == [0.003, 0.084]  # the paper's
 
 
@@ -1146,20 +1165,19 @@ def whole(tiny, tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_a_run_leaves_its_record_and_eval_only_gives_its_numbers_again(whole, tmp_path, capsys, method):
     folder, checkpoint = whole / method, whole / method / "checkpoint.pt"
-    names = {"config.json", "metrics.jsonl", "checkpoint.pt", "backbone.pt", "embeddings.npz"}
-    assert {path.name for path in folder.iterdir()} == names
-    config, (*epochs, last) = json.loads((folder / "config.json").read_text()), lines(folder)
-    assert (config["method"], config["epochs"], config["torch"]) == (method, 3, torch.__version__)
+    files = {path.name for path in folder.iterdir()}
+    assert files == {"config.json", "metrics.jsonl", "checkpoint.pt", "backbone.pt", "embeddings.npz"}
+    assert json.loads((folder / "config.json").read_text())["torch"] == torch.__version__
+    *epochs, last = lines(folder)
     assert [line["epoch"] for line in epochs] == [1, 2, 3] and {"loss", "spread", "act", "lr"} <= {*epochs[0]}
     assert last["event"] == "final" and {*common.COLUMNS.values(), "background_lp1"} <= {*last}
-    weights = torch.load(folder / "backbone.pt", weights_only=True)
-    common.resnet("resnet8", 16)[0].load_state_dict(weights, strict=True)
+    common.resnet("resnet8", 16)[0].load_state_dict(torch.load(folder / "backbone.pt", weights_only=True), strict=True)
     with np.load(folder / "embeddings.npz") as arrays:
         assert arrays["h"].shape == (100, 64) and (arrays["y"] == np.arange(100) % 10).all()
     inside(f"{method}.py --eval-only {checkpoint} --out", tmp_path / "again")
     assert lines(tmp_path / "again") == [last] and common.table(method, last) in capsys.readouterr().out
     inside(f"{method}.py --eval-only {checkpoint} --dataset few --out", tmp_path / "few")
-    assert lines(tmp_path / "few")[0]["p_at_10"] is None and lines(tmp_path / "few")[0]["p_at_5"] is not None
+    assert lines(tmp_path / "few")[0]["p_at_10"] is None and lines(tmp_path / "few")[0]["p_at_5"] >= 0
 
 
 @pytest.mark.parametrize("command", [
@@ -1180,21 +1198,15 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
 
 
 @pytest.mark.parametrize("command,message", {
-    "simclr.py --no-such-flag": "unrecognized arguments: --no-such-flag",
-    "ncl.py --activation tanh": "invalid choice: 'tanh'",
-    "simclr.py --blur 1.5": "--blur: 1.5; it must be ≥ 0 and ≤ 1",
-    "simclr.py --lr nan": "--lr: nan; it must be > 0 and < inf",
-    "simclr.py --epochs many": "--epochs: invalid int value: 'many'",
-    "simclr.py --batch-size 241": "--batch-size 241: at most 240 images",
-    "simclr.py --device tpu": "--device tpu is not there",
-    "simclr.py --out {whole}/ncl": "is taken",
-    "ncl.py --topk 300": "--topk 300: the embedding has 256 dimensions",
-    "sparsehead.py --head none": "--head none has no linear layer",
-    "simclr.py --resume nowhere": "nowhere is no run that simclr.py can go on with",
-    "simclr.py --resume {whole}/simclr --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
+    "simclr.py --no-such-flag": "unrecognized arguments", "ncl.py --activation tanh": "invalid choice: 'tanh'",
+    "simclr.py --blur 1.5": "1.5; it must be ≥ 0 and ≤ 1", "simclr.py --lr nan": "nan; it must be > 0 and < inf",
+    "simclr.py --epochs many": "invalid int value: 'many'", "simclr.py --batch-size 241": "241: at most 240 images",
+    "simclr.py --device tpu": "--device tpu is not there", "simclr.py --out {whole}/ncl": "is taken",
+    "ncl.py --topk 300": "embedding has 256 dimensions", "sparsehead.py --head none": "--head none has no linear layer",
+    "simclr.py --resume nowhere": "nowhere is no run", "simclr.py --resume .": "an older version made it",
     "simclr.py --resume {whole}/simclr --epochs 2": "has trained 3 already",
-    "simclr.py --resume .": "an older version made it",
     "simclr.py --resume {whole}/simclr --out more": "give it without --out",
+    "simclr.py --resume {whole}/simclr --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
     "ncl.py --eval-only {whole}/simclr/checkpoint.pt": "another program",
     "simclr.py --eval-only {whole}/simclr/checkpoint.pt --head-out 32": "does not fit these settings",
     "ncl.py --eval-only checkpoint.pt": "cannot be read as a checkpoint"}.items())
@@ -1222,7 +1234,7 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tm
             time.sleep(0.01)
         time.sleep(np.random.default_rng().uniform(0, 0.3))
         process.kill()
-        assert process.wait() == -signal.SIGKILL, "it ended before it could be killed"
+        assert process.wait() == -9, "it ended before it could be killed"
     inside(f"{program} --resume", run)
     assert lines(run) == lines(one) and lines(run)[0] != lines(other)[0]
     ours, theirs = (common.load_checkpoint(folder / "checkpoint.pt")["model"] for folder in (run, one))
@@ -1231,13 +1243,11 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tm
     assert lines(run)[:10] == lines(one)[:10] and [line.get("epoch") for line in lines(run)[10:]] == [11, None]
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
 def test_a_full_disk_leaves_the_old_file(tmp_path):
     (tmp_path / "checkpoint.pt").write_bytes(b"old")
     (tmp_path / "checkpoint.pt.tmp").symlink_to("/dev/full")
-    with pytest.raises(common.BadInput, match="is the disk full"):
-        with common.replacing(tmp_path / "checkpoint.pt") as file:
-            torch.save(torch.zeros(100_000), file)
+    with pytest.raises(common.BadInput, match="disk full"), common.replacing(tmp_path / "checkpoint.pt") as file:
+        torch.save(torch.zeros(100_000), file)
     assert (tmp_path / "checkpoint.pt").read_bytes() == b"old" and len([*tmp_path.iterdir()]) == 1
 
 
@@ -1278,24 +1288,19 @@ def test_every_flag_is_read(method):
     assert [name for name in flags if not re.search(read.format(name), source)] == []
 
 
-def test_every_documented_command_parses(monkeypatch):
-    texts = [path.read_text() for path in (HERE / "README.md", *HERE.glob("*.py"), *HERE.glob("tools/*.py"))]
-    commands = {*re.findall(r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$", "\n".join(texts), re.M)}
+def test_documented_commands_parse_links_lead_to_files_and_readme_shows_what_its_first_command_printed(monkeypatch):
+    readme, *others = [path.read_text() for path in (HERE / "README.md", *HERE.glob("*.py"), *HERE.glob("tools/*.py"))]
+    commands = re.findall(r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$", "\n".join([readme, *others]), re.M)
     parse = argparse.ArgumentParser.parse_args
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *args: parse(*args) and next(iter(())))
-    for command in commands:
-        name, *argv = shlex.split(command, comments=True)
+    for name, *argv in (shlex.split(command, comments=True) for command in commands):
         monkeypatch.setattr(sys, "argv", [name, *argv])
         module = importlib.import_module(Path(name).stem)
         with pytest.raises(StopIteration):  # when all is parsed
             module.parser().parse_args() if hasattr(module, "parser") else module.main()
-    assert len(commands) > 40
-
-
-def test_readme_links_to_files_and_shows_what_its_first_command_printed():
-    readme, run = (HERE / "README.md").read_text(), HERE / "results" / "shapes-bayesncl-seed1-two-threads"
+    assert len(commands) > 60
     assert all((HERE / path).exists() for path in re.findall(r"\]\((?!http)([\w./-]+)[#)]", readme))
-    assert common.table("bayesncl", lines(run)[-1]) in readme
+    assert common.table("bayesncl", lines(HERE / "results" / "shapes-bayesncl-seed1-two-threads")[-1]) in readme
 
 
 # ------------------------------------------------------------------------------------- fast: no waiting, many processes
@@ -1323,16 +1328,17 @@ def test_nothing_is_read_back_within_an_epoch(tiny, tmp_path, monkeypatch, comma
 
 def train_variants(folder, tiny):
     """What the processes of the next test do: a whole run; then two steps of each variant in float64, as in float32
-    rounding flips a few ReLUs, of the same views, with BatchNorm frozen."""
+    rounding flips a few ReLUs, of the same views, with BatchNorm frozen. Leaves the folders <processes> <variant>."""
     importlib.import_module("bayesncl").main([*shlex.split(tiny), "--out", f"{folder}/{common.world()}"])
+    torch.save(torch.rand(9), f"{folder}/{common.world()}-{common.rank()}.pt")  # what it would draw next
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double
     nn.modules.batchnorm._BatchNorm.train = lambda norm, mode=True: nn.Module.train(norm, False)
-    common.two_views = lambda x, *_, **__: (x / 255.0, (x / 255.0).flip(3))
+    common.two_views = lambda x, *_, **__: (x[..., ::2, ::2] / 255.0, x[..., ::2, 1::2] / 255.0)
     common.evaluate = lambda *_, **__: ({}, torch.eye(4), torch.eye(4))
     for variant in VARIANTS:
         method, _, flags = variant.partition(".py")
-        argv = f"{tiny} --limit 120 --epochs 1 --optimizer sgd --precision fp32 {flags} --out"
+        argv = f"{tiny} --limit 48 --batch-size 24 --epochs 1 --optimizer sgd --precision fp32 {flags} --out"
         importlib.import_module(method).main([*shlex.split(argv), f"{folder}/{common.world()} {variant}"])
 
 
@@ -1346,17 +1352,13 @@ def test_two_processes_train_as_one_with_views_of_their_own_and_the_first_alone_
         ours, theirs = (common.load_checkpoint(run / "checkpoint.pt")["model"] for run in (one, two))
         assert all(torch.allclose(ours[key], theirs[key], rtol=0, atol=1e-9) for key in ours), variant
     assert [line.get("epoch") for line in lines(tmp_path / "2")] == [1, 2, 3, None]
-    draws = set()
-    for rank in (0, 1):
-        monkeypatch.setattr(common, "rank", lambda: rank)
-        common.Run.seed(argparse.Namespace(args=argparse.Namespace(seed=1)), epoch=0)
-        draws.add(torch.rand(1).item())
-    assert len(draws) == 2
+    first, second = (torch.load(tmp_path / f"2-{rank}.pt") for rank in (0, 1))
+    assert not torch.equal(first, second), "views of their own"
 
 
 # ------------------------------------------------------------------------------------------------------- accuracy gates
-SPARSE = dict(lp1=55, cons=18, background_cons=85, live_dims=80)
-FLOORS = dict(simclr=dict(lp1=55), ncl=SPARSE, bayesncl=SPARSE, sparsehead=dict(lp1=55), simsiam=dict(lp1=50))
+DENSE, SPARSE = dict(lp1=55), dict(lp1=55, cons=18, background_cons=85, live_dims=80)
+FLOORS = {"simclr": DENSE, "ncl": SPARSE, "bayesncl": SPARSE, "sparsehead-simclr": DENSE, "simsiam": dict(lp1=50)}
 
 
 def gate(folder, floors):
@@ -1376,21 +1378,19 @@ def test_gate_a_short_training_tells_the_methods_apart(tmp_path):
     assert min(ungated["cons"], gated["cons"]) > 12.5 > cl["cons"] and lines(tmp_path / "simclr")[-2]["spread"] > 0.7
 
 
-@pytest.mark.parametrize("method", FLOORS)
-def test_gates_hold_for_the_five_seeds_on_record(method):
-    for seed in range(1, 6):
-        name = {"sparsehead": "sparsehead-simclr"}.get(method, method)
-        gate(HERE / "results" / f"shapes-{name}-seed{seed}", FLOORS[method])
+def test_gates_hold_for_the_five_seeds_on_record():
+    for name, seed in itertools.product(FLOORS, range(1, 6)):
+        gate(HERE / "results" / f"shapes-{name}-seed{seed}", FLOORS[name])
 
 
 @pytest.mark.slow
 def test_gates_hold_for_the_defaults_and_simsiam_collapses_without_its_stop_gradient(tmp_path):
-    commands = {method: f"{method}.py" for method in METHODS} | {
+    commands = {name: name.partition("-")[0] + ".py" for name in FLOORS} | {
         "plain": "sparsehead.py --sparse-weight 0",
         "collapsed": "simsiam.py --no-stop-grad --image-size 16 --batch-size 1000 --lr 0.4 --epochs 50"}
     side_by_side(*[[*command.split(), "--seed", 6, "--out", tmp_path / name] for name, command in commands.items()])
     scores = {name: gate(tmp_path / name, FLOORS.get(name, {})) for name in commands}
-    assert scores["sparsehead"]["lp1"] >= scores["plain"]["lp1"] - 3
+    assert scores["sparsehead-simclr"]["lp1"] >= scores["plain"]["lp1"] - 3
     spread = {name: min(line["spread"] for line in lines(tmp_path / name)[:-1]) for name in ("simsiam", "collapsed")}
     assert spread["simsiam"] > 0.5 and spread["collapsed"] < 0.2
 
@@ -1420,6 +1420,7 @@ def test_no_file_class_function_line_or_difference_between_methods_is_too_long()
 
 def test_what_method_files_have_in_common_is_the_same_text_and_they_import_common_alone():
     definitions, ours = {}, {Path(name).stem for name in PYTHON}
+    assert len({module.EPS for module in METHODS.values()}) == 1
     for method in METHODS:
         text = PYTHON[f"{method}.py"]
         assert ours & {*re.findall(r"^ *(?:from|import) (\w+)", text, re.M)} == {"common"}, method
@@ -1474,7 +1475,6 @@ def test_a_cell_is_the_mean_and_the_standard_deviation_over_seeds(tmp_path, monk
     leave(tmp_path / "a-seed2")
     with pytest.raises(common.BadInput, match="a table shows a-seed1, seeds on record, which results/ lacks"):
         report.image_cell("[A](a-seed1)", "{lp1:.1f}")
-    assert report.unchecked("It has .5 more. It has 1.5 of 2.\n| 1.5 |\n") == ["It has .5 more."]
 
 
 def test_a_study_skips_what_is_recorded_and_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
