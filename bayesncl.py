@@ -131,7 +131,7 @@ class BayesNCL(nn.Module):
         z = ACTIVATIONS[self.activation](self.head(h).float())  # z⁺
         if self.similarity == "ipw":  # cosine under Σ_k z_k z'_k / π_k
             if self.training:
-                self.frequency.lerp_((z > 0).float().mean(0), 0.01)
+                self.frequency.lerp_(common.gather((z > 0).float())[0].mean(0), 0.01)
             z = z * self.frequency.clamp(min=0.01).rsqrt()
         logits = self.gating(h.detach() if self.detach else h).float()
         m, alpha = gate(logits, self.kind, self.gate_temperature, noise=self.training)

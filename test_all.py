@@ -1452,12 +1452,12 @@ def test_every_record_has_its_settings_and_its_numbers_and_is_on_the_page():
     assert not re.search(r"\| *–? *\|", page), "every cell says something"
 
 
-def leave(folder, **numbers):
-    """Files as a run leaves them; without numbers as one that was interrupted."""
+def leave(folder, **numbers):  # files of a run; without numbers of one that was interrupted
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text('{"method": "ncl", "dataset": "mine", "data_root": "."}')
     (folder / "dimensions.csv").write_text("dimension,act,cons\n0,0.5,0.2\n1,0.1,0.8\n")
-    np.savez(folder / "embeddings.npz", z=np.float16([[1, 0, 0], [1, 2, 0], [1, 0, 0], [1, 2, 0]]), y=[0, 1, 1, 1])
+    z = np.float16([[1, 0, 0], [1, 2, 0]] * 2)
+    np.savez(folder / "embeddings.npz", h=z, z=z, y=[0, 1, 1, 1])
     last = json.dumps({"event": "final"} | numbers) + "\n" if numbers else ""
     (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "open": 0.25}) + "\n" + last)
 
