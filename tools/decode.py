@@ -4,7 +4,8 @@
     python tools/decode.py data/tiny-imagenet-200 --size 64
     python tools/decode.py data/mine --size 64 --skip-unreadable      leave out files that are damaged
 
-Reads <folder>/{train,test}/<class>/* (val/ serves as test/), in any depth below the class. Writes x_train.npy,
+Reads <folder>/{train,test}/<class>/* (val/ serves as test/), in any depth below the class: of Tiny-ImageNet remove the
+unlabelled test/ and sort val/ into class folders first. Writes x_train.npy,
 x_test.npy, uint8 (N, size, size, 3): shorter side to `size` pixels, then the central square; and the numbers of the
 classes, y_train.npy, y_test.npy, int64 (N,), into the folder itself, where --dataset finds them. Until all is done they
 are in <folder>/decoding/. What is interrupted goes on there when it is started again; a list of files that has changed,
