@@ -2,7 +2,7 @@
 
     α = sigmoid(gating(sg[h]) / T),  m = 1[α > ½] (straight-through),  L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
 
-Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026 (2605.28441).
+Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441; sg: stop-gradient.
 The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper (arXiv 2605.28441).
 
     python bayesncl.py                                      the built-in data set, on a laptop
@@ -23,7 +23,7 @@ import common
 
 EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
-PAPER = dict(  # the NCL authors' CIFAR recipe, which BayesNCL's share
+PAPER = dict(  # the NCL authors' CIFAR recipe, as in BayesNCL's paper
     arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
     warmup=10.0, temperature=0.2, head_hidden=2048, head_out=256,
     activation="rep_relu",
@@ -181,7 +181,7 @@ def main(argv=None):
     contrast = spectral_loss if args.loss == "spectral" else lambda z1, z2: nt_xent(z1, z2, args.temperature)
     net, two_views, criterion = (run.compile(f) for f in (run.parallel(model), common.two_views, contrast))
 
-    for epoch in range(run.restore(model, optimizer), args.epochs):
+    for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
         model.train()
         run.seed(epoch)
         log = []
@@ -189,7 +189,7 @@ def main(argv=None):
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = net(v1), net(v2)
+                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = net(v1), net(v2)  # two calls: BatchNorm per view
             z1, z2, m1, alpha1, alpha2 = common.gather(z1, z2, m1, alpha1, alpha2)  # of all processes, with gradient
             kl = (bernoulli_kl(alpha1, args.prior) + bernoulli_kl(alpha2, args.prior)) / 2
             loss = criterion(z1, z2) + args.kl_weight * kl

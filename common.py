@@ -863,8 +863,8 @@ class Run:
         with replacing(self.folder / "backbone.pt") as file:
             torch.save({key: value.cpu().contiguous() for key, value in backbone.state_dict().items()}, file)
         print(table(self.args.method, metrics))
-        print("On the test set. LP: logistic regression on frozen backbone features (z: on embeddings); NN: cosine on "
-              f"the same;\nthe rest: embeddings. {self.seconds:.0f} s of training. Pictures: look.py {self.folder}")
+        print("Test set. LP: logistic regression on frozen backbone features (z: embeddings); NN: cosine on the same;\n"
+              f"the rest: embeddings. {self.seconds:.0f} s of training. Pictures: python look.py {self.folder}")
 
 
 def table(method: str, metrics: dict) -> str:

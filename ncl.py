@@ -2,7 +2,7 @@
 
     z⁺ = σ₊(z) ≥ 0,   L = NT-Xent(z⁺)
 
-Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024 (2403.12459).
+Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459.
 The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper (arXiv 2605.28441).
 
     python ncl.py                                        the built-in data set, on a laptop
@@ -23,7 +23,7 @@ import common
 
 EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 
-PAPER = dict(  # the NCL authors' CIFAR recipe, which BayesNCL's share
+PAPER = dict(  # the NCL authors' CIFAR recipe, as in BayesNCL's paper
     arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
     warmup=10.0, temperature=0.2, head_hidden=2048, head_out=256,
     activation="rep_relu",
@@ -132,7 +132,7 @@ def main(argv=None):
     contrast = spectral_loss if args.loss == "spectral" else lambda z1, z2: nt_xent(z1, z2, args.temperature)
     net, two_views, criterion = (run.compile(f) for f in (run.parallel(model), common.two_views, contrast))
 
-    for epoch in range(run.restore(model, optimizer), args.epochs):
+    for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
         model.train()
         run.seed(epoch)
         log = []

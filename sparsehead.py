@@ -270,7 +270,7 @@ def main(argv=None):
     run = common.Run(args)
     net, two_views, criterion = (run.compile(f) for f in (run.parallel(model), common.two_views, base_loss(args)))
 
-    for epoch in range(run.restore(model, optimizer), args.epochs):
+    for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
         model.train()
         run.seed(epoch)
         log = []
