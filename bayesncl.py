@@ -179,22 +179,24 @@ def main(argv=None):
     optimizer = common.OPTIMIZERS[args.optimizer](groups, lr=args.lr, weight_decay=args.weight_decay)
     run = common.Run(args)
     contrast = spectral_loss if args.loss == "spectral" else lambda z1, z2: nt_xent(z1, z2, args.temperature)
-    net, two_views, criterion = (run.compile(f) for f in (run.parallel(model), common.two_views, contrast))
+    net = run.parallel(model)
+    both = run.compile(lambda v1, v2: (net(v1), net(v2)))  # two calls: BatchNorm sees one view at a time
+    two_views, criterion = run.compile(common.two_views), run.compile(contrast)
 
     for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
         model.train()
         run.seed(epoch)
         log = []
         for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
+            optimizer.zero_grad()
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = net(v1), net(v2)  # two calls: BatchNorm per view
+                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = both(v1, v2)
             z1, z2, m1, alpha1, alpha2 = common.gather(z1, z2, m1, alpha1, alpha2)  # of all processes, with gradient
             kl = (bernoulli_kl(alpha1, args.prior) + bernoulli_kl(alpha2, args.prior)) / 2
             loss = criterion(z1, z2) + args.kl_weight * kl
 
-            optimizer.zero_grad()
             loss.backward()
             common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()

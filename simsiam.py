@@ -115,21 +115,23 @@ def main(argv=None):
               dict(params=[*predictor.parameters()], fixed_lr=True)]  # the predictor's stays constant
     optimizer = common.OPTIMIZERS[args.optimizer](groups, lr=args.lr, weight_decay=args.weight_decay)
     run = common.Run(args)
-    net, two_views, criterion = (run.compile(f) for f in (run.parallel(model), common.two_views, negative_cosine))
+    net = run.parallel(model)
+    both = run.compile(lambda v1, v2: (net(v1), net(v2)))  # two calls: BatchNorm sees one view at a time
+    two_views, criterion = run.compile(common.two_views), run.compile(negative_cosine)
 
     for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
         model.train()
         run.seed(epoch)
         log = []
         for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
+            optimizer.zero_grad()
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                (h1, z1, p1), (h2, z2, p2) = net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
+                (h1, z1, p1), (h2, z2, p2) = both(v1, v2)
             z1, z2, p1, p2 = common.gather(z1, z2, p1, p2)  # of all processes, with gradient
             loss = (criterion(p1, z2, args.stop_grad) + criterion(p2, z1, args.stop_grad)) / 2  # Eq. (4)
 
-            optimizer.zero_grad()
             loss.backward()
             common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()

@@ -121,8 +121,7 @@ def shrink_columns(weight, by):
 @torch.no_grad()
 def update_target(target, online, momentum):
     """BYOL's target network: ξ ← momentum·ξ + (1 − momentum)·θ for every parameter of two modules of the same shape."""
-    for xi, theta in zip(target.parameters(), online.parameters()):
-        xi.lerp_(theta, 1 - momentum)
+    torch._foreach_lerp_([*target.parameters()], [*online.parameters()], 1 - momentum)
 
 
 def momentum_at(step, steps, start=0.99):
@@ -162,13 +161,15 @@ class SparseHead(nn.Module):
         h = self.backbone(x)  # (N, d)
         return h, self.head(h)  # (N, K)
 
-    def predictions(self, v1, v2, z1, z2):
-        """BYOL's predictions p1, p2 and targets t1, t2 (N, K) of two views; () for the other bases."""
+    def both(self, net, v1, v2):
+        """Embeddings z1, z2 of two views and BYOL's predictions p1, p2 and targets t1, t2, (N, K) each. net: this
+        module, under torchrun in its wrapper."""
+        (h1, z1), (h2, z2) = net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
         if self.base != "byol":
-            return ()
+            return z1, z2
         with torch.no_grad():
             t1, t2 = self.target(v1), self.target(v2)
-        return self.predictor(z1), self.predictor(z2), t1, t2
+        return z1, z2, self.predictor(z1), self.predictor(z2), t1, t2
 
     @property
     def last(self):
@@ -268,23 +269,24 @@ def main(argv=None):
     optimizer, W, online = optimizer_of(model, args), model.last, nn.Sequential(backbone, model.head)
     schedule = functools.partial(step_decay, epochs=args.epochs) if args.schedule == "step" else common.lr_at
     run = common.Run(args)
-    net, two_views, criterion = (run.compile(f) for f in (run.parallel(model), common.two_views, base_loss(args)))
+    net = run.parallel(model)
+    both = run.compile(lambda v1, v2: model.both(net, v1, v2))
+    two_views, criterion = run.compile(common.two_views), run.compile(base_loss(args))
 
     for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
         model.train()
         run.seed(epoch)
         log = []
         for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
+            optimizer.zero_grad()
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop, colour_first=args.order == "colour-crop")
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                (h1, z1), (h2, z2) = net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
-                more = model.predictions(v1, v2, z1, z2)
-            z1, z2, *more = common.gather(z1, z2, *more)  # of all processes, with gradient
+                embeddings = both(v1, v2)
+            z1, z2, *more = common.gather(*embeddings)  # of all processes, with gradient
             loss = criterion(z1, z2, *more)
             penalty = 0.0 if W is None or args.prox else args.sparse_weight * l21_norm(W)  # Eq. (12)
 
-            optimizer.zero_grad()
             (loss + penalty).backward()
             common.set_lr(optimizer, schedule(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()

@@ -9,9 +9,11 @@ missing. To make a run anew, delete results/<name> and runs/<name> first.
     python tools/report.py                    then put the numbers into the pages
 
 On a CPU as many runs at a time as it has cores, each on one thread, which does more in all than one run on all of them.
-Ctrl-C ends the study and its runs, and so does SIGTERM: `timeout 30m python tools/study.py shapes` is a study in parts.
+Ctrl-C ends the study and its runs, and so do SIGTERM and --minutes; runs lose what follows their last checkpoint, with
+--minutes at most an epoch.
 """
 import argparse
+import math
 import os
 import shlex
 import shutil
@@ -117,8 +119,9 @@ def keep(name: str, code: int) -> bool:
     return True
 
 
-def record_all(runs: dict[str, list[str]], jobs: int, device: str, data_root: str) -> bool:
-    """Make and record the runs that are not on record, `jobs` at a time; whether all ended well."""
+def record_all(runs: dict[str, list[str]], jobs: int, device: str, data_root: str, end: float) -> bool:
+    """Make and record the runs that are not on record, `jobs` at a time, until time.monotonic() says `end`; whether all
+    ended well."""
     waiting = [name for name in runs if not report.record(report.RESULTS / name)]
     running, well = {}, True
     try:
@@ -127,6 +130,8 @@ def record_all(runs: dict[str, list[str]], jobs: int, device: str, data_root: st
                 name = waiting.pop(0)
                 running[name] = start(name, runs[name], device, data_root)
             time.sleep(0.1)
+            if time.monotonic() > end:
+                sys.exit("--minutes are over; the same command goes on where the checkpoints are")
             for name in [name for name, program in running.items() if program.poll() is not None]:
                 well &= keep(name, running.pop(name).returncode)
     except KeyboardInterrupt:
@@ -146,17 +151,19 @@ def main() -> None:
     flags.add_argument("--seeds", nargs="+", type=int, choices=range(10), metavar="seed",
                        help="these seeds only, 0 to 9")
     flags.add_argument("--jobs", type=int, help="runs at a time (default: one a core on a CPU, one on a GPU)")
+    flags.add_argument("--minutes", type=float, default=math.inf, help="end after so many, with a checkpoint per epoch")
     flags.add_argument("--flags", default="", help="further flags of every run, such as --flags='--checkpoint-every 1'")
     flags.add_argument("--data-root", default="data", help="folder of the data sets (default: data)")
     flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
                        help="cuda or cpu (default: cuda where there is one; cifar10-cpu: always cpu)")
     args = flags.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends the study as Ctrl-C does
-    well = True
+    well, end = True, time.monotonic() + 60 * args.minutes
+    args.flags += " --checkpoint-every 1" if args.minutes < math.inf else ""
     for study in args.studies:
         device = "cpu" if study == "cifar10-cpu" else args.device
         jobs = args.jobs or (torch.get_num_threads() if device == "cpu" else 1)
-        well &= record_all(commands(study, args.rows, args.seeds, args.flags), jobs, device, args.data_root)
+        well &= record_all(commands(study, args.rows, args.seeds, args.flags), jobs, device, args.data_root, end)
     sys.exit(0 if well else 1)
 
 
