@@ -233,9 +233,8 @@ OPTIMIZERS = {"lars": LARS, "sgd": lambda params, **kw: torch.optim.SGD(params, 
 def lr_at(step: int, steps: int, warmup: float = 0) -> float:
     """The share of the peak learning rate at a step (from 0): linear over `warmup` steps, at most half, then cosine."""
     warmup = min(round(warmup), steps // 2)
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
-    return 0.5 + 0.5 * math.cos(math.pi * (step - warmup) / max(1, steps - warmup))
+    after = (step - warmup) / max(1, steps - warmup)
+    return (step + 1) / (warmup + 1) if step < warmup else 0.5 + 0.5 * math.cos(math.pi * after)
 
 
 def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:
@@ -274,7 +273,7 @@ ACTIVE = 1e-5  # a dimension is active on a sample when |e| of the L2-normalised
 
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, size: int, device="cpu", batch=500) -> tuple[Tensor, Tensor]:
-    """Representations h (N, d), embeddings e (N, K), which methods call z, of uint8 images: a model's first outputs."""
+    """h (N, d) and e (N, K), the methods' z, float32, of uint8 images: the model's first two outputs in eval mode."""
     model.eval()
     pairs = [model(eval_view(part.to(device), size))[:2] for part in images.split(batch)]
     return tuple(torch.cat(outputs).float() for outputs in zip(*pairs))
@@ -298,12 +297,12 @@ def logistic_regression(x: Tensor, y: Tensor, W: Tensor, strengths, tolerance: f
     gains less than `tolerance` nats, in V = W·L, LLᵀ = mean p(1 − p)·xᵀx/N + l2, because V's Hessian is near 1."""
     rows, columns = packed(x), packed(x.T)
     second = product(columns, columns).cpu().double() / len(x)  # (D, D)
-    target = product(F.one_hot(y, len(W)).T.float(), columns) / len(x)  # (C, D)
+    target = product(F.one_hot(y, len(W)).T.to(x.dtype), columns) / len(x)  # (C, D)
     for l2 in strengths:
         p, penalty = product(W, rows).softmax(0), F.pad(torch.full_like(W[0, 1:], l2), (0, 1))  # (C, N), (D,)
         L = torch.linalg.cholesky((p * (1 - p)).mean().clamp(min=1e-6).item() * second + penalty.cpu().double().diag())
-        unscale = 1e3 * torch.linalg.inv(L).float().to(x.device)  # V is in thousandths and the loss in millionths:
-        V = W @ L.float().to(x.device) / 1e3  # LBFGS's first step is at most 1/‖gradient‖₁ long, and 1 is right
+        unscale = 1e3 * torch.linalg.inv(L).to(x)  # LBFGS's first step is −gradient, times 1/‖gradient‖₁
+        V = W @ L.to(x) / 1e3  # if that is below 1, as it were without V / 1e3 and loss / 1e6
 
         def closure():
             W = V @ unscale
@@ -480,7 +479,8 @@ class Data:
             yield from (self.images[index] for index in order.to(self.images.device))
             return
         read = lambda i: self.images[i].pin_memory() if torch.device(device).type == "cuda" else self.images[i]
-        with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=[1]) as thread:  # or OpenMP lacks cores
+        torch.get_num_threads()  # fixes this thread's number; the other has one, as more would wait busily for the step
+        with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=[1]) as thread:
             following = thread.submit(read, order[0])
             for index in order[1:]:
                 batch, following = following.result(), thread.submit(read, index)
@@ -763,9 +763,8 @@ def hardware(device: torch.device) -> str:
 
 def has_bf16(device: torch.device) -> bool:
     """Whether bf16 is faster than fp32 there: GPUs from Ampere on, CPUs with AMX or AVX512-BF16."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device)[0] >= 8
-    return device.type == "cpu" and any(torch.cpu.get_capabilities().get(name) for name in ("amx_bf16", "avx512_bf16"))
+    cpu = device.type == "cpu" and any(torch.cpu.get_capabilities().get(kind) for kind in ("amx_bf16", "avx512_bf16"))
+    return cpu or device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 8
 
 
 def load_checkpoint(path: Path) -> dict:
@@ -882,9 +881,10 @@ def markdown(rows: list[list[str]]) -> str:
 
 def launch(main) -> None:
     """Run a program's main(), under torchrun as one of its processes. The user's errors: one line, exit code 2."""
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False  # TF32 moves a crop by 0.1/255
-    if sys.platform == "linux":  # keep freed memory (M_TRIM_THRESHOLD, M_MMAP_THRESHOLD): new pages cost a CPU 10 %
-        ctypes.CDLL(None).mallopt(-1, 2**31 - 1), ctypes.CDLL(None).mallopt(-3, 2**30)
+    torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32 = True, False  # fp32 is float32
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt and mallopt(-3, 2**31 - 1):  # M_MMAP_THRESHOLD, which glibc before 2.35 refuses
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: keep freed memory; new pages cost a CPU's step a tenth of its time
     try:
         if local := os.environ.get("LOCAL_RANK"):
             if torch.cuda.is_available():

@@ -5,11 +5,11 @@
     python tools/benchmark.py --cost         parameters and FLOPs of BayesNCL without and with its gate
 
 Peers that are installed are timed after ours, on the same inputs and threads; a time is the median of a second's calls,
-at least one. Epochs of simclr.py take turns with tools/lightly_simclr.py; the best of two turns counts.
+after one that does not count. simclr.py takes turns with tools/lightly_simclr.py; the best of two turns counts.
 """
 import argparse
+import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -32,15 +32,15 @@ import simclr  # noqa: E402
 
 
 def seconds(call) -> float:
-    """Median time of call(), of as many as fit into a second, after one that does not count; or of one longer one."""
+    """Median time of call(), of as many as fit into a second, at least one, after one that does not count."""
     times = []
-    while sum(times) < 1 or len(times) < 2 and times[0] < 3:
+    while len(times) < 2 or sum(times[1:]) < 1:
         start = time.perf_counter()
         call()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         times.append(time.perf_counter() - start)
-    return float(np.median(times[1:] or times))
+    return float(np.median(times[1:]))
 
 
 # Peers: calls by name, for images (N, 3, 32, 32) uint8, the same as `pil`, embeddings z (2N, K), features, labels.
@@ -97,7 +97,7 @@ def parts(device, peers: bool) -> None:
     train, test = (h[:50_000], y[:50_000]), (h[50_000:], y[50_000:])
     calls = {"views: ours": lambda: common.augment(images, 32),
              "NT-Xent: ours": lambda: simclr.nt_xent(*z.chunk(2), 0.2).backward(),
-             "probe: ours, to the minimum": lambda: common.linear_probe(*train, *test),
+             "probe: ours, until a step gains 3e-5": lambda: common.linear_probe(*train, *test),
              "kNN: ours, k = 5 and 200": lambda: common.knn_accuracy(*train, *test),
              "interpretability: ours": lambda: common.interpretability(test[0], {"": test[1]})}
     for library in (torchvision_calls, kornia_calls, lightly_calls, sklearn_calls) if peers else ():
@@ -110,24 +110,31 @@ def parts(device, peers: bool) -> None:
 
 
 def epoch(program: str, arch: str, images: int, epochs: int, flags: str) -> tuple[float, int]:
-    """images/s of the last epoch of a training on random images of 32 pixels, and the peak memory in MB."""
+    """images/s of the last epoch of a training on random images of 32 pixels, and its peak memory in MB (Linux)."""
     with tempfile.TemporaryDirectory() as folder:
         noise = np.random.default_rng(0).integers(0, 256, (images, 32, 32, 3), np.uint8)
         np.savez(f"{folder}/noise.npz", x_train=noise, x_test=noise[:20])
         flags = f"--dataset noise --data-root {folder} --arch {arch} --epochs {epochs} {flags}".split()
         flags += ["--out", f"{folder}/run", "--batch-size", "256"] if program == "simclr.py" else []
-        with open(f"{folder}/printed", "w") as printed:
-            running = subprocess.Popen([sys.executable, program, *flags], cwd=ROOT, stdout=printed)
-        _, status, usage = os.wait4(running.pid, 0)
-        if status:
-            raise common.BadInput(f"{program} {' '.join(flags)} failed")
-        last = Path(folder, "run/metrics.jsonl" if program == "simclr.py" else "printed").read_text().splitlines()
-        rates = [line["images_per_s"] for line in map(json.loads, last) if "images_per_s" in line]
-        return rates[-1], usage.ru_maxrss // 1024
+        command = [sys.executable, "-c", MEASURE, sys.executable, program, *flags]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise common.BadInput(f"{program} {' '.join(flags)} failed: {done.stderr[-300:]}")
+        text = Path(folder, "run/metrics.jsonl").read_text() if program == "simclr.py" else done.stdout
+        lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+        rates = [line["images_per_s"] for line in lines if "images_per_s" in line]
+        return rates[-1], int(done.stderr.split()[-1]) // 1024
+
+
+MEASURE = """import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr), sys.exit(code)"""  # kB; this process's
+# own peak would count for a program that it starts itself
 
 
 def epochs(device, peers: bool) -> None:
     """Print images/s of simclr.py and, with peers, of lightly's loop; on a CPU then that growing data cost the same."""
+    peers = peers and importlib.util.find_spec("lightly") is not None
     ours = {name: f"--device {device} --precision {name}" for name in ("fp32", "bf16")[: 1 + common.has_bf16(device)]}
     if device.type == "cuda":
         trainings, ours["bf16, --compile"] = {"resnet18": (50_000, 3)}, ours["bf16"] + " --compile"
@@ -136,8 +143,8 @@ def epochs(device, peers: bool) -> None:
     for arch, size in trainings.items():
         best = dict.fromkeys([*ours, *["lightly's loop"] * peers], (0.0, 0))
         for name in [*best] * 2:
-            program, flags = ("simclr.py", ours[name]) if name in ours else ("tools/lightly_simclr.py", "")
-            best[name] = max(best[name], epoch(program, arch, *size, flags))
+            program = "simclr.py" if name in ours else "tools/lightly_simclr.py"
+            best[name] = max(best[name], epoch(program, arch, *size, ours.get(name, f"--device {device}")))
         fastest = max(best[name][0] for name in ours)
         for name, (rate, memory) in best.items():
             print(f"{arch}, batch 256, {name:15} {rate:8.1f} images/s, {memory} MB, 1/{fastest / rate:.2f}", flush=True)

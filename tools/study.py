@@ -126,14 +126,14 @@ def record_all(runs: dict[str, list[str]], jobs: int, device: str, data_root: st
     running, well = {}, True
     try:
         while waiting or running:
-            while waiting and len(running) < jobs:
+            while waiting and len(running) < jobs and time.monotonic() < end:
                 name = waiting.pop(0)
                 running[name] = start(name, runs[name], device, data_root)
             time.sleep(0.1)
-            if time.monotonic() > end:
-                sys.exit("--minutes are over; the same command goes on where the checkpoints are")
             for name in [name for name, program in running.items() if program.poll() is not None]:
                 well &= keep(name, running.pop(name).returncode)
+            if (waiting or running) and time.monotonic() > end:
+                sys.exit("--minutes are over; the same command goes on where the checkpoints are")
     except KeyboardInterrupt:
         sys.exit("interrupted; the same command goes on where the checkpoints are")
     finally:  # no run outlives the study
