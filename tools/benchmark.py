@@ -95,7 +95,9 @@ def parts(device, peers: bool) -> None:
     h = (torch.randn(52_000, 512, device=device) + torch.randn(100, 512, device=device)[y]) * spectrum
     h = (h @ torch.randn(512, 512, device=device)).relu()  # correlated, as features are
     train, test = (h[:50_000], y[:50_000]), (h[50_000:], y[50_000:])
+    compiled = torch.compile(common.augment)
     calls = {"views: ours": lambda: common.augment(images, 32),
+             "views: ours, --compile": lambda: compiled(images, 32),
              "NT-Xent: ours": lambda: simclr.nt_xent(*z.chunk(2), 0.2).backward(),
              "probe: ours, until a step gains 3e-5": lambda: common.linear_probe(*train, *test),
              "kNN: ours, k = 5 and 200": lambda: common.knn_accuracy(*train, *test),
