@@ -520,7 +520,7 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     if not files and name in DOWNLOADS:
         return download(name, root)
     if not files:
-        here = ["shapes", *DOWNLOADS, *(path.stem for path in root.glob("*.npz"))]
+        here = dict.fromkeys(["shapes", *DOWNLOADS, *(path.stem for path in root.glob("*.npz"))])
         raise BadInput(f"no data set '{name}': there are {', '.join(here)}; your own goes to {archive} or {folder}/")
     arrays = {}
     for file in files:

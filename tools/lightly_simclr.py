@@ -42,7 +42,7 @@ def main(argv=None):
     flags.add_argument("--dataset", default="shapes", help="as of simclr.py (default: shapes)")
     flags.add_argument("--data-root", default="data", help="folder of the data sets (default: data)")
     flags.add_argument("--limit", type=common.within(255, kind=int), help="train on N images only")
-    flags.add_argument("--arch", default="resnet8", help="backbone (default: resnet8)")
+    flags.add_argument("--arch", default="resnet8", choices=["resnet8", "resnet20", "resnet18"], help="backbone")
     flags.add_argument("--epochs", type=common.within(0, kind=int), default=10, help="default: 10")
     flags.add_argument("--seed", type=int, default=1, help="of weights, views and the order of the images")
     flags.add_argument("--workers", type=int, default=torch.get_num_threads(), help="processes that make views")
