@@ -111,6 +111,13 @@ def parts(device, peers: bool) -> None:
         print(f"{name:50} {1000 * seconds(calls[name]):8.1f} ms", flush=True)
 
 
+# Runs a command and prints its peak memory in kB. It is small itself, because a program inherits its starter's peak.
+MEASURE = """import resource, subprocess, sys
+code = subprocess.call(sys.argv[1:])
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr)
+sys.exit(code)"""
+
+
 def epoch(program: str, arch: str, images: int, epochs: int, flags: str) -> tuple[float, int]:
     """images/s of the last epoch of a training on random images of 32 pixels, and its peak memory in MB (Linux)."""
     with tempfile.TemporaryDirectory() as folder:
@@ -126,12 +133,6 @@ def epoch(program: str, arch: str, images: int, epochs: int, flags: str) -> tupl
         lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
         rates = [line["images_per_s"] for line in lines if "images_per_s" in line]
         return rates[-1], int(done.stderr.split()[-1]) // 1024
-
-
-MEASURE = """import resource, subprocess, sys
-code = subprocess.call(sys.argv[1:])
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr), sys.exit(code)"""  # kB; this process's
-# own peak would count for a program that it starts itself
 
 
 def epochs(device, peers: bool) -> None:

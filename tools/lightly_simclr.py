@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn as nn
 from torch.utils.data import DataLoader
 from torchvision.transforms.v2.functional import to_pil_image
 
