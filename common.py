@@ -18,6 +18,7 @@ import dataclasses
 import json
 import math
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -35,8 +36,7 @@ import torchvision.transforms.v2.functional as TF
 from torch import Tensor
 
 
-# --------------------------------------------------------------------------------------------------------------- views
-# Each operator is torchvision.transforms.v2.functional's on float tensors, with parameters per image; equal to 1e-5.
+# ------------------------- views: torchvision's operators on float tensors, with parameters per image, equal to 1e-5
 def crop_matrix(start: Tensor, length: Tensor, inputs: int, size: int, flip=None, kind="bilinear") -> Tensor:
     """Crop starts and lengths (N,), in pixels → (N, size, inputs): row o weights the input pixels of output pixel o,
     around its centre, as wide as the shrinkage (anti-aliasing), cut off at the crop's border and normalised: a triangle
@@ -143,12 +143,10 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
 
 def augment(x: Tensor, size: int, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic", colour_first=False):
     """One random view (N, 3, size, size) float32 in [0, 1] of images x (N, 3, H, W) uint8, drawn per image (SimCLR):
-    RandomResizedCrop (area min_scale to 1, bicubic or bilinear), flip with probability ½, colour, Gaussian
-    blur with probability `blur` and σ ~ U(0.1, 2) pixels. `colour_first`: colour before the crop."""
+    RandomResizedCrop (area min_scale to 1), flip (p = ½), colour, Gaussian blur (p = `blur`, σ ~ U(0.1, 2) pixels)."""
     part = max(1, 2**16 // max(size**2, x[0, 0].numel()))  # images that stay in a CPU's cache, by measurement
     if len(x) > part and on_cpu(x):
-        options = size, min_scale, jitter, gray, blur, crop, colour_first
-        return torch.cat([augment(images, *options) for images in x.split(part)])
+        return torch.cat([augment(y, size, min_scale, jitter, gray, blur, crop, colour_first) for y in x.split(part)])
     x = x.float() / 255
     x = random_colour(x, jitter, gray) if colour_first else x
     boxes = random_boxes(len(x), *x.shape[2:], min_scale, x.device)
@@ -243,21 +241,9 @@ def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:
         group["lr"] = group.setdefault("peak_lr", group["lr"]) * (1 if group.get("fixed_lr") else share)
 
 
-# ----------------------------------------------------------------------------------------------------------- processes
-# Under torchrun every process computes its share of the views and of the network, and then the whole loss.
-def rank() -> int:
-    """The number of this process among all that train together; 0 for one."""
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def world() -> int:
-    """How many processes train together."""
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
 def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors (n, ·) of this process → (N, ·) of the whole batch. All processes compute the same loss from them; each
-    back-propagates into its own rows, times world(), because DistributedDataParallel then takes the mean."""
+    """Tensors (n, ·) of this process → (N, ·) of the whole batch, of which under torchrun every process computes the
+    same loss. Each back-propagates into its own rows, times world(): DistributedDataParallel takes the mean."""
     if world() == 1:
         return tensors
     own = torch.cat(tensors, 1)
@@ -269,13 +255,14 @@ def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 # ---------------------------------------------------------------------------------------------------------- evaluation
 ACTIVE = 1e-5  # a dimension is active on a sample when |e| of the L2-normalised embedding exceeds this ([NCL])
+SHARES = 0.001, 0.01, 0.05  # of the samples: activation rates from which Cons. is given too
 
 
 @torch.no_grad()
-def features(model: nn.Module, images: Tensor, size: int, device="cpu", batch=500) -> tuple[Tensor, Tensor]:
-    """h (N, d) and e (N, K), the methods' z, float32, of uint8 images: the model's first two outputs in eval mode."""
+def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eval_view) -> tuple[Tensor, Tensor]:
+    """h (N, d) and e (N, K), the methods' z, float32, of a view of images: the model's first outputs in eval mode."""
     model.eval()
-    pairs = [model(eval_view(part.to(device), size))[:2] for part in images.split(batch)]
+    pairs = [model(view(part.to(device), size))[:2] for part in images.split(500)]
     return tuple(torch.cat(outputs).float() for outputs in zip(*pairs))
 
 
@@ -351,10 +338,9 @@ def precision_at(e: Tensor, y: Tensor, ks=(1, 3, 5, 10)) -> dict[int, float | No
 
 
 def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -> list[float]:
-    """Accuracy in % of the votes of nearest neighbours (cosine) in train (M, d) of test (N, d): the majority of 5, ties
-    to the smaller class number; and of 200, each weighted by exp(cosine / 0.1) (Wu et al. 2018)."""
-    similarity, index = neighbours(test, train, min(200, len(train)))  # (N, 200) each
-    accuracy = []
+    """Accuracy in % of the votes of the nearest (cosine) in train (M, d) of test (N, d): the majority of 5, ties to the
+    smaller class number; and of 200, each weighted by exp(cosine / 0.1) (Wu et al. 2018)."""
+    (similarity, index), accuracy = neighbours(test, train, min(200, len(train))), []  # (N, 200) each
     for weight in (torch.ones_like(similarity[:, :5]), (similarity / 0.1).exp()):
         votes = torch.zeros(len(test), int(y_train.max()) + 1, device=test.device)
         votes.scatter_add_(1, y_train[index[:, : weight.shape[1]]], weight)
@@ -362,46 +348,88 @@ def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
     return accuracy
 
 
-def dimensions(e: Tensor, labels: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Columns (K,) of embeddings e (N, K). "act": share of samples that a dimension is active on; "mean": its mean
-    |activation|. For each label (N,), after its key: "class": most frequent class of the samples it is active on;
-    "cons": its share of them (NaN: none); "entropy": nats, of |activation| summed per class ([BayesNCL], H_s)."""
-    e = F.normalize(e)
-    active = (e.abs() > ACTIVE).to(e.dtype)
-    columns = {"act": active.mean(0), "mean": e.abs().mean(0)}
+def random_consistency(y: Tensor, orders=200) -> Tensor:
+    """Share of the most frequent class among the first n of labels y (N,) in random order, n ≤ N: (orders, N)."""
+    draw, size = torch.Generator().manual_seed(0), y.bincount()
+    shuffled = torch.stack([y[torch.randperm(len(y), generator=draw).to(y.device)] for _ in range(orders)])
+    place = torch.arange(1, len(y) + 1, device=y.device)
+    of_class = place - (size.cumsum(0) - size).repeat_interleave(size)  # 1, 2, … in each class, the classes sorted
+    order = shuffled.argsort(dim=1, stable=True)
+    return torch.empty_like(order).scatter_(1, order, of_class.expand_as(order)).cummax(1).values / place
+
+
+def mono_score(a: Tensor, h: Tensor) -> Tensor:
+    """MonoScore (arXiv 2504.02821) of activations a (N, K) ≥ 0: mean cosine of the pairs of samples h (N, d), weighted
+    by the product of their activations, scaled to [0, 1] each; less the mean of all pairs. (K,), NaN where undefined."""
+    h, low = F.normalize(h), a.amin(0)
+    a = F.pad((a - low) / (a.amax(0) - low), (0, 1), value=1.0)  # the last column weights all pairs alike
+    score = (a.T @ h).square().sum(1) - a.square().T @ h.square().sum(1)  # without each sample's pair with itself
+    score = score / (a.sum(0).square() - a.square().sum(0))
+    return score[:-1] - score[-1]
+
+
+def dimensions(e: Tensor, labels: dict[str, Tensor], h: Tensor) -> dict[str, Tensor]:
+    """Columns (K,) of embeddings e (N, K) and representations h (N, d), NaN where undefined. "act": share of samples
+    that a dimension is active on; "mean": its mean |activation|; "mono": mono_score. For each label (N,), after its
+    key: "class": most frequent class of the samples it is active on; "cons": its share of them; "adjusted": (cons − c)
+    / (1 − c), c being cons of as many random samples; "entropy": nats, of |activation| summed per class ([BayesNCL],
+    H_s); "bits": mutual information of being active and the label, less its bias (C − 1) / (2N ln 2)."""
+    e, entr, N = F.normalize(e).abs(), torch.special.entr, len(e)
+    active = (e > ACTIVE).to(e.dtype)
+    n = active.sum(0)
+    columns = {"act": n / N, "mean": e.mean(0), "mono": mono_score(e, h)}
     for key, y in labels.items():
-        classes = F.one_hot(y).to(e.dtype)
-        count, mass = classes.T @ active, classes.T @ e.abs()  # (C, K)
-        columns |= {key + "class": count.argmax(0), key + "cons": count.amax(0) / count.sum(0),
-                    key + "entropy": torch.special.entr(mass / mass.sum(0)).sum(0)}
+        classes = F.one_hot(y).to(e.dtype)  # (N, C)
+        count, mass, total = classes.T @ active, classes.T @ e, classes.sum(0)[:, None]  # (C, K), (C, K), (C, 1)
+        cons, by_chance = count.amax(0) / n, random_consistency(y).mean(0)[n.long().clamp(min=1) - 1]
+        nats = entr(n / N) + entr(1 - n / N) + entr(total / N).sum() - entr(count / N).sum(0)
+        nats = nats - entr((total - count) / N).sum(0) - (n > 0) * (n < N) * (total.count_nonzero() - 1) / (2 * N)
+        columns |= {key + "class": count.argmax(0), key + "cons": cons,
+                    key + "adjusted": (cons - by_chance) / (1 - by_chance).clamp(min=1e-9),  # 0 for one sample
+                    key + "entropy": entr(mass / mass.sum(0)).sum(0), key + "bits": nats / math.log(2)}
     return columns
 
 
-def interpretability(e: Tensor, labels: dict[str, Tensor]) -> dict[str, float | None]:
-    """Means over the dimensions of embeddings e (N, K); None where a number is undefined. act: share of active entries;
-    live_dims, live_share: dimensions active on any sample (the papers' activation rate may be either share); corr: mean
-    |C_ij|, i ≠ j, of live ones, C_ij = Σ_x f_i f_j, f_i = e_i / sqrt(Σ_x e_i²) ([NCL] Fig. 3c). For each label (N,):
-    precision_at; cons, in %, and entropy, means over live dimensions; cons_weighted (ours): weighted by act, because in
-    cons a dimension active on one sample, hence 100 % consistent, counts like one active on half of them."""
-    columns = dimensions(e, labels)
-    live = columns["act"] > 0
-    act, n, f = columns["act"][live], int(live.sum()), F.normalize(F.normalize(e)[:, live], dim=0)
+def interpretability(e: Tensor, labels: dict[str, Tensor], h: Tensor) -> dict[str, float | None]:
+    """Means over the columns of `dimensions`, None where undefined. act: share of active entries; live_dims: dimensions
+    active on any sample (the papers' rate may be either's share); l1: ‖e‖₁/√K, hoyer: (√K − ‖e‖₁)/(√K − 1), ‖e‖₂ = 1;
+    corr: |C_ij|, i ≠ j, live ([NCL] Fig. 3c). Per label: cons in %, entropy; cons_<r>, dims_<r>: cons and number of
+    dimensions active on a share ≥ r of the samples; adjusted, in %, of those with r = 0.001; bits, of all; p_at_<k>."""
+    columns, mean = dimensions(e, labels, h), lambda x: x[x.isfinite()].mean().item() if x.isfinite().any() else None
+    e, act, root = F.normalize(e), columns["act"], math.sqrt(e.shape[1])
+    size, n, f = e[e.any(1)].abs().sum(1), int((act > 0).sum()), F.normalize(e[:, act > 0], dim=0)
     c = (f.T @ f).abs()
-    metrics = {"act": columns["act"].mean().item(), "live_share": n / e.shape[1], "live_dims": n,
-               "corr": ((c.sum() - c.trace()) / (n * (n - 1))).item() if n > 1 else None}
+    metrics = {"act": mean(act), "live_dims": n, "mono": mean(columns["mono"]), "l1": mean(size / root),
+               "hoyer": mean((root - size) / (root - 1)), "corr": mean((c.sum() - c.trace()) / (n * (n - 1)))}
+    metrics |= {f"dims_{share}": int((act >= share).sum()) for share in SHARES}
     for key, y in labels.items():
-        cons, entropy = columns[key + "cons"][live], columns[key + "entropy"][live]
-        metrics |= {key + "cons": 100 * cons.mean().item() if n else None,
-                    key + "cons_weighted": 100 * (cons @ act / act.sum()).item() if n else None,
-                    key + "entropy": entropy.mean().item() if n else None}
+        cons, adjusted = 100 * columns[key + "cons"], 100 * columns[key + "adjusted"]
+        metrics |= {key + "cons": mean(cons), key + "adjusted": mean(adjusted[act >= SHARES[0]]),
+                    key + "entropy": mean(columns[key + "entropy"][act > 0]), key + "bits": mean(columns[key + "bits"])}
+        metrics |= {f"{key}cons_{share}": mean(cons[act >= share]) for share in SHARES}
         metrics |= {f"{key}p_at_{k}": value for k, value in precision_at(e, y).items()}
     return metrics
 
 
+def sepin(z1: Tensor, z2: Tensor) -> Tensor:
+    """I(x; z_i | z_≠i) in nats, what dimension i alone tells (Do & Tran 2020), of views z1, z2 (N, K): (K,). NT-Xent
+    from each first view to all N second ones, without dimension i of the normalised embeddings a, b and with it, differ
+    by a_i b_i/τ + log Σ_j p_j exp(−a_i b_ji/τ), p the softmax with it, τ = 0.2; the exponential by its series."""
+    a, b, temperature = F.normalize(z1), F.normalize(z2), 0.2
+    c = b - (b.amin(0) + b.amax(0)) / 2  # gives the same difference and a short series
+    gain, reach = (a * c).sum(0) / temperature, (a.abs().amax() * c.abs().amax() / temperature).item()
+    for rows in a.split(1000):
+        p, total, power = packed((product(rows, b) / temperature).softmax(1)), 1.0, torch.ones_like(c)  # p (n, N)
+        for k in range(1, 6 + math.ceil(4 * reach)):  # the next term is below 1e-7
+            power = power * c / (-k * temperature)  # (N, K), (−c/τ)^k / k!
+            total = total + rows**k * product(p, power.T)
+        gain += total.log().sum(0)
+    return gain / len(a)
+
+
 def feature_selection(e_train: Tensor, y_train: Tensor, e: Tensor, y: Tensor, l2: float) -> dict[str, float]:
-    """[NCL]: P@10 and probe (of strength l2) with the m = K/8, K/4, K/2 dimensions of largest mean |activation| on the
-    *training* images e_train (M, K) → "p_at_10_top_<m>", "lp1_top_<m>", % of the test images e (N, K); and with m
-    dimensions drawn at random, "…_random_<m>"."""
+    """[NCL]: P@10 and probe (of strength l2), % of the test images e (N, K), with the m = K/8, K/4, K/2 dimensions of
+    largest mean |activation| on the *training* images e_train (M, K), "…_top_<m>", and m at random, "…_random_<m>"."""
     K, scores = e.shape[1], {}
     orders = {"top": F.normalize(e_train).abs().mean(0).argsort(descending=True),
               "random": torch.randperm(K, generator=torch.Generator().manual_seed(0)).to(e.device)}
@@ -411,27 +439,6 @@ def feature_selection(e_train: Tensor, y_train: Tensor, e: Tensor, y: Tensor, l2
             scores[f"p_at_10_{name}_{m}"] = precision_at(e[:, kept], y, [10])[10]
             scores[f"lp1_{name}_{m}"] = linear_probe(e_train[:, kept], y_train, e[:, kept], y, [l2])["lp1"]
     return scores
-
-
-def evaluate(run: "Run", data: "Data", model: nn.Module, selection=False) -> tuple[dict, Tensor, Tensor]:
-    """Every number of the final table, the second label's with "background_" before their names; with `selection`
-    feature_selection's too; and h (N, d), e (N, K) of the test images, which embeddings.npz keeps."""
-    h, e = features(model, data.x_test, run.args.image_size, run.device)
-    labels = {"": (data.y_train, data.y_test), "background_": (data.background_train, data.background_test)}
-    labels = {key: [y.to(h.device) for y in pair] for key, pair in labels.items() if pair[0] is not None}
-    of_test = {key: y_test for key, (_, y_test) in labels.items()}
-    metrics = interpretability(e, of_test)
-    arrays = {"h": h.half(), "z": e.half(), **{key.rstrip("_") or "y": y for key, y in of_test.items()}}  # for look.py
-    np.savez(run.folder / "embeddings.npz", **{name: array.cpu().numpy() for name, array in arrays.items()})
-    h_train, e_train = features(model, data.x_train, run.args.image_size, run.device) if labels else (None, None)
-    for key, (y_train, y_test) in labels.items():
-        scores, of_z = (linear_probe(*pair) for pair in ((h_train, y_train, h, y_test), (e_train, y_train, e, y_test)))
-        scores |= {"lp1_embedding": of_z["lp1"], "l2_embedding": of_z["l2"]}
-        scores["knn5"], scores["knn200"] = knn_accuracy(h_train, y_train, h, y_test)
-        metrics |= {key + name: value for name, value in scores.items()}
-    if selection and "" in labels:
-        metrics |= feature_selection(e_train, labels[""][0], e, labels[""][1], metrics["l2_embedding"])
-    return metrics, h, e
 
 
 def health(z: Tensor) -> dict[str, Tensor]:
@@ -444,6 +451,16 @@ def health(z: Tensor) -> dict[str, Tensor]:
 # ==================================================== from here on: data, flags, folders. No result is computed below.
 class BadInput(ValueError):
     """What the user gave cannot be used. The message is one line: what is wrong and what to do."""
+
+
+def rank() -> int:
+    """The number of this process among all that train together; 0 for one."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 # ---------------------------------------------------------------------------------------------------------------- data
@@ -513,7 +530,8 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     """The arrays of the data set `name`, in the first form that is there. Pickled objects are never read."""
     folder, archive = root / name, root / f"{name}.npz"
     if name == "shapes":
-        return shapes()
+        import shapes
+        return shapes.draw()
     files = [archive] if archive.exists() else sorted(folder.glob("*.npy"))
     if not files and (folder / "train").is_dir():
         raise BadInput(f"{folder} holds image files; decode them once: python tools/decode.py {folder} --size 256")
@@ -589,56 +607,6 @@ def download(name: str, root: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-SHAPES = "circle triangle square hexagon star clover ring plus half-disc crescent".split()
-BACKGROUNDS = {"sky": 0.40, "grass": 0.25, "sand": 0.15, "water": 0.12, "night": 0.08}
-
-
-def shapes(train=5000, test=1000, seed=0) -> dict[str, np.ndarray]:
-    """The built-in data set: images (N, 3, 32, 32) uint8 of one of 10 objects `y`, equally many each, on one of 5
-    `background`s of unequal frequency; from closed forms in float64, so that every machine has the same bytes."""
-    n, draw, f64 = train + test, torch.Generator().manual_seed(seed), torch.float64
-    rand = lambda *shape: torch.rand(*shape, 1, 1, generator=draw, dtype=f64)
-    y = torch.arange(n) % len(SHAPES)
-    background = torch.multinomial(torch.tensor([*BACKGROUNDS.values()], dtype=f64), n, True, generator=draw)
-    v, u = torch.meshgrid(*[(torch.arange(32, dtype=f64) + 0.5) / 16 - 1] * 2, indexing="ij")  # pixel centres
-    noise = torch.rand(n, 32, 32, generator=draw, dtype=f64)
-    colours = torch.tensor([[45, 65, 95], [25, 55, 15], [85, 75, 50], [10, 45, 60], [5, 5, 15]], dtype=f64) / 100
-    images = colours[background].view(n, 3, 1, 1).repeat(1, 1, 32, 32)
-    for b, texture in enumerate([  # (32, 32), or (n_b, 32, 32) with noise; roughly in [-1, 1]
-            lambda _: 0.7 * v + 0.6 * ((3 * u).sin() * (5 * v).sin()).clamp(min=0),  # haze to the horizon, soft clouds
-            lambda noise: (22 * u + 3 * (4 * v).sin()).sin() * (0.4 + 0.6 * noise),  # blades
-            lambda noise: 2.4 * noise - 1.2,  # grains
-            lambda _: (14 * v + 1.5 * (3 * u).sin()).sin(),  # waves
-            lambda noise: 4.5 * (noise > 0.96)]):  # stars
-        images[background == b] += 0.22 * texture(noise[background == b]).unsqueeze(-3)
-    size, turn = 0.7 + 0.22 * rand(n), 2 * math.pi * rand(n)
-    cx, cy = (2 * rand(n) - 1) * (1.05 - size), (2 * rand(n) - 1) * (1.05 - size)
-    fill = torch.tensor([0.65, 0.15, 0.15], dtype=f64).view(3, 1, 1) + 0.27 * rand(n, 3)  # reds
-    px, py = (u - cx) / size, (v - cy) / size
-    px, py = px * turn.cos() + py * turn.sin(), py * turn.cos() - px * turn.sin()
-    def polygon(sides):  # outward distance to a regular polygon of circumradius 1
-        wedge = math.pi / sides
-        return lambda x, y, r, phi: r * (torch.remainder(phi, 2 * wedge) - wedge).cos() - math.cos(wedge)
-    def star(x, y, r, phi):  # five tips at radius 1, valleys at 0.45
-        t = (torch.remainder(phi + math.pi / 5, 2 * math.pi / 5) - math.pi / 5).abs()
-        ax, ay = 0.45 * math.cos(math.pi / 5) - 1, 0.45 * math.sin(math.pi / 5)
-        return ((r * t.cos() - 1) * ay - r * t.sin() * ax) / math.hypot(ax, ay)
-    for c, outline in enumerate([  # negative inside, in units of the object's size; in the order of SHAPES
-            lambda x, y, r, phi: r - 0.9, polygon(3), polygon(4), polygon(6), star,
-            lambda x, y, r, phi: r - 0.6 - 0.4 * (4 * phi).cos(),
-            lambda x, y, r, phi: (r - 0.7).abs() - 0.22,
-            lambda x, y, r, phi: torch.maximum(x.abs().minimum(y.abs()) - 0.3, x.abs().maximum(y.abs()) - 0.95),
-            lambda x, y, r, phi: torch.maximum(r - 1, y),
-            lambda x, y, r, phi: torch.maximum(r - 1, 0.8 - ((x - 0.5) ** 2 + y**2).sqrt())]):
-        i = (y == c).nonzero()[:, 0]
-        distance = 16 * size[i] * outline(px[i], py[i], (px[i]**2 + py[i]**2).sqrt(), torch.atan2(py[i], px[i]))
-        inside = (0.5 - distance).clamp(0, 1)[:, None]  # in pixels, anti-aliased over one
-        images[i] = images[i] * (1 - inside) + fill[i] * inside
-    parts = {"x": (images.clamp(0, 1) * 255 + 0.5).to(torch.uint8), "y": y, "background": background}
-    split = {"train": slice(train), "test": slice(train, None)}
-    return {f"{key}_{part}": x[rows].numpy() for key, x in parts.items() for part, rows in split.items()}
-
-
 # -------------------------------------------------------------------------------------------------------- command line
 def within(low, high=math.inf, kind=float, closed=False):
     """An argparse type: a finite number between low and high, which are included where `closed`."""
@@ -706,7 +674,8 @@ class Parser(argparse.ArgumentParser):
             raise BadInput("--resume writes into the run's own folder: give it without --out and --eval-only")
         saved = {a.dest: saved[a.dest] for a in self._actions if a.dest in saved.keys() - self.OF_A_CALL}
         self.set_defaults(**(saved | preset if known.get("preset") and not known["resume"] else preset | saved))
-        args = self.parse_args(argv, argparse.Namespace(method=method))
+        command = shlex.join([self.prog, *(sys.argv[1:] if argv is None else argv)])
+        args = self.parse_args(argv, argparse.Namespace(method=method, command=command))
         for name in saved.keys() - {"data_root", "epochs", "checkpoint_every"} if known["resume"] else ():
             if getattr(args, name) != saved[name]:
                 raise BadInput(f"--{name.replace('_', '-')} {getattr(args, name)} contradicts the run's {saved[name]}")
@@ -719,8 +688,8 @@ class Parser(argparse.ArgumentParser):
 
 # ---------------------------------------------------------------------------------------------------------- run folder
 COLUMNS = {"LP@1": "lp1", "LP@5": "lp5", "z: LP@1": "lp1_embedding", "5-NN": "knn5", "200-NN": "knn200",
-           "Cons.": "cons", "H_s": "entropy", "P@1": "p_at_1", "P@10": "p_at_10", "Act.": "act", "live": "live_dims",
-           "Corr.": "corr"}  # of the final table
+           "Cons.": "cons", "adj.": "adjusted", "H_s": "entropy", "bits": "bits", "P@10": "p_at_10", "Act.": "act",
+           "live": "live_dims", "Corr.": "corr"}  # of the final table
 
 
 @contextlib.contextmanager
@@ -775,6 +744,33 @@ def load_checkpoint(path: Path) -> dict:
         return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a truncated archive, a foreign pickle: each fails in its own way
         raise BadInput(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {error})")
+
+
+def evaluate(run: "Run", data: "Data", model: nn.Module, selection=False) -> tuple[dict, Tensor, Tensor]:
+    """Every number of the final record, the second label's with "background_" before their names; with `selection`
+    feature_selection's too; and h (N, d), e (N, K) of the test images. embeddings.npz keeps both, in 16 bits."""
+    args, size = run.args, run.args.image_size
+    h, e = features(model, data.x_test, size, run.device)
+    labels = {"": (data.y_train, data.y_test), "background_": (data.background_train, data.background_test)}
+    labels = {key: [y.to(h.device) for y in pair] for key, pair in labels.items() if pair[0] is not None}
+    of_test = {key: y_test for key, (_, y_test) in labels.items()}
+    arrays = {"h": h.half(), "z": e.half(), **{key.rstrip("_") or "y": y for key, y in of_test.items()}}
+    np.savez(run.folder / "embeddings.npz", **{name: array.cpu().numpy() for name, array in arrays.items()})
+    metrics = interpretability(arrays["z"].float(), of_test, arrays["h"].float())  # what look.py will show
+    torch.manual_seed(args.seed)
+    view = lambda x, size: normalise(augment(x, size, args.min_scale, args.jitter, args.gray, args.blur, args.crop))
+    alone = sepin(*(features(model, data.x_test, size, run.device, view)[1] for _ in range(2))).sort().values.flip(0)
+    metrics |= {f"sepin_{k}": alone[:k].mean().item() if k <= len(alone) else None for k in (1, 10, 100)}
+    metrics |= {"sepin_all": alone.mean().item()}
+    h_train, e_train = features(model, data.x_train, size, run.device) if labels else (None, None)
+    for key, (y_train, y_test) in labels.items():
+        scores, of_z = (linear_probe(*pair) for pair in ((h_train, y_train, h, y_test), (e_train, y_train, e, y_test)))
+        scores |= {"lp1_embedding": of_z["lp1"], "l2_embedding": of_z["l2"]}
+        scores["knn5"], scores["knn200"] = knn_accuracy(h_train, y_train, h, y_test)
+        metrics |= {key + name: value for name, value in scores.items()}
+    if selection and "" in labels:
+        metrics |= feature_selection(e_train, labels[""][0], e, labels[""][1], metrics["l2_embedding"])
+    return metrics, h, e
 
 
 class Run:

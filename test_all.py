@@ -39,7 +39,7 @@ from torchvision.transforms.v2 import functional as TF
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "tools")]
 
-import bayesncl, common, ncl, simclr, simsiam, sparsehead, sparse_coding as sc
+import bayesncl, common, ncl, shapes, simclr, simsiam, sparsehead, sparse_coding as sc
 import benchmark, decode, finetune, look, report, study, theory
 
 METHODS = {"simclr": simclr, "ncl": ncl, "bayesncl": bayesncl, "sparsehead": sparsehead, "simsiam": simsiam}
@@ -91,7 +91,7 @@ def is_arrays(data):
 
 
 def test_shapes_are_the_same_bytes_everywhere():
-    data = common.shapes()
+    data = shapes.draw()
     digest = hashlib.sha256(b"".join(data[key].tobytes() for key in sorted(data)))
     assert digest.hexdigest().startswith("d8d275ca63090024")
 
@@ -418,31 +418,74 @@ def test_knn_and_precision_at_k_are_their_loops():
 def test_interpretability_is_the_loop():
     n, K, C = 60, 12, 4
     e, y = torch.randn(n, K, dtype=torch.double) * (torch.rand(n, K) < 0.3), torch.arange(n) % C
-    e[:, 3], e[5] = 0, 0  # a dead dimension, an empty sample
+    h, e[:, 3], e[5] = torch.randn(n, 5, dtype=torch.double), 0, 0  # a dead dimension, an empty sample
     z = np.array([row / max(np.linalg.norm(row), 1e-12) for row in e.numpy()])
-    columns, ours, loop, f = common.dimensions(e, {"": y}), common.interpretability(e, {"": y}), [], []
+    columns, ours, loop, f = common.dimensions(e, {"": y}, h), common.interpretability(e, {"": y}, h), [], []
+    chance, pairs = common.random_consistency(y).mean(0), [*itertools.permutations(range(n), 2)]
+    cosine = F.cosine_similarity(h[:, None], h, dim=2)
     for k in [k for k in range(K) if k != 3]:
         f.append(z[:, k] / np.linalg.norm(z[:, k]))
         on, mass = [i for i in range(n) if abs(z[i, k]) > 1e-5], sum(abs(z[:, k]))
         counts = [sum(y[i].item() == c for i in on) for c in range(C)]
         p = [sum(abs(z[i, k]) for i in range(n) if y[i] == c) / mass for c in range(C)]
+        w, by_chance = abs(z[:, k]) / max(abs(z[:, k])), chance[len(on) - 1].item()
+        tables = [(count / n, len(on) / n) for count in counts] + [(1 / C - q / n, 1 - len(on) / n) for q in counts]
         loop.append(dict(act=len(on) / n, mean=mass / n, cons=max(counts) / len(on),
-                         entropy=-sum(q * math.log(q) for q in p if q > 0)))
-        assert {key: columns[key][k].item() for key in loop[-1]} == pytest.approx(loop[-1])
+                         entropy=-sum(q * math.log(q) for q in p if q > 0),
+                         adjusted=(max(counts) / len(on) - by_chance) / (1 - by_chance),
+                         bits=sum(q * math.log2(q * C / r) for q, r in tables if q > 0) - (C - 1) / (2 * n * math.log(2)),
+                         mono=(np.average([cosine[i, j] for i, j in pairs], weights=[w[i] * w[j] for i, j in pairs])
+                               - np.mean([cosine[i, j] for i, j in pairs]))))
+        assert {key: columns[key][k].item() for key in loop[-1]} == pytest.approx(loop[-1], abs=1e-6)
         assert counts[columns["class"][k]] == max(counts)
-    act, cons, entropy = (np.array([d[key] for d in loop]) for key in ("act", "cons", "entropy"))
-    expected = dict(live_dims=K - 1, live_share=(K - 1) / K, act=sum(act) / K, cons=100 * cons.mean(),
-                    cons_weighted=100 * cons @ act / sum(act), entropy=entropy.mean(),
-                    corr=np.mean([abs(a @ b) for a, b in itertools.permutations(f, 2)]))
-    assert {key: ours[key] for key in expected} == pytest.approx(expected) and columns["cons"][3].isnan()
+    means = {key: np.mean([d[key] for d in loop]) for key in ("mono", "cons", "adjusted", "entropy")}
+    act, size, root = np.array([d["act"] for d in loop]), np.delete(abs(z), 5, 0).sum(1), math.sqrt(K)
+    expected = means | dict(live_dims=K - 1, act=sum(act) / K, cons=100 * means["cons"], l1=size.mean() / root,
+                            adjusted=100 * means["adjusted"], bits=sum(d["bits"] for d in loop) / K,
+                            hoyer=np.mean((root - size) / (root - 1)), **{"dims_0.05": sum(act >= 0.05)},
+                            corr=np.mean([abs(a @ b) for a, b in itertools.permutations(f, 2)]))
+    assert {key: ours[key] for key in expected} == pytest.approx(expected, abs=1e-6)
+    assert [columns[key][3].isnan().item() for key in ("cons", "adjusted", "entropy", "mono")] == [True] * 4
+
+
+def test_consistency_of_random_images_is_a_count_and_its_mean_the_closed_form():
+    y = torch.tensor([0] * 20 + [1] * 9 + [3])
+    draw, ours = torch.Generator().manual_seed(0), common.random_consistency(y, 3000)
+    for row in ours[:3]:
+        order = y[torch.randperm(30, generator=draw)].tolist()
+        assert row.tolist() == pytest.approx([max(map(order[:n].count, order)) / n for n in range(1, 31)])
+    same = (20 * 19 + 9 * 8) / (30 * 29)  # of two images
+    assert ours.mean(0)[[0, 1, 29]].tolist() == pytest.approx([1, (1 + same) / 2, 2 / 3], abs=0.02)
+    rare, e, h = torch.zeros(1000, 3), torch.rand(1000, 40) < torch.linspace(0.004, 0.5, 40), torch.randn(1000, 8)
+    e, rare[0, 0], rare[:, 1] = e.float(), 1, 1  # random dimensions; one that is active on one sample, one on all
+    labels = {"": torch.arange(1000) % 10}
+    metrics, columns = common.interpretability(e, labels, h), common.dimensions(rare, labels, h)
+    assert metrics["cons"] > 14 and abs(metrics["adjusted"]) < 1.5 and abs(metrics["mono"]) < 0.01
+    assert abs(metrics["bits"]) < 1e-3  # no information, at any activation rate
+    assert columns["adjusted"][:2].abs().max() < 1e-6 and columns["bits"][1:].tolist() == pytest.approx([0, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "one-hot"])
+def test_sepin_is_the_loss_without_a_dimension_less_the_loss_with_it(kind):
+    z = {"dense": torch.randn(50, 8), "sparse": torch.randn(50, 8).relu(), "one-hot": torch.eye(8)[torch.arange(50) % 8]}
+    pair = z[kind].double(), z[kind].double() + 0.05 * torch.randn(50, 8) * (z[kind] != 0)
+    a, b = map(F.normalize, pair)
+    loss = lambda *keep: F.cross_entropy(a[:, keep] @ b[:, keep].T / 0.2, torch.arange(50)).item()
+    loop = [loss(*(j for j in range(8) if j != i)) - loss(*range(8)) for i in range(8)]
+    assert common.sepin(*(view.float() for view in pair)).tolist() == pytest.approx(loop, abs=1e-5)
 
 
 def test_metrics_of_one_hot_empty_and_collapsed_embeddings():
-    pure = common.interpretability(torch.eye(100).repeat(10, 1), {"": torch.arange(100).repeat(10)})
-    assert pure["cons"] == pure["p_at_1"] == 100 and pure["entropy"] == pure["corr"] == 0
-    empty = common.interpretability(torch.zeros(20, 4), {"": torch.arange(20) % 2})
-    assert empty["cons"] is empty["entropy"] is empty["corr"] is None and empty["live_dims"] == empty["act"] == 0
-    assert common.table("ncl", empty).splitlines()[2].count("–") == 8  # undefined or not measured
+    y = torch.arange(100).repeat(10)
+    pure = common.interpretability(torch.eye(100).repeat(10, 1), {"": y}, torch.eye(100).repeat(10, 1))
+    assert pure["cons"] == pure["p_at_1"] == 100 == pytest.approx(pure["adjusted"]) and pure["hoyer"] == 1
+    assert pure["entropy"] == pure["corr"] == 0 and pure["mono"] == pytest.approx(1 - 9 / 999)
+    empty = common.interpretability(torch.zeros(20, 4), {"": torch.arange(20) % 2}, torch.randn(20, 3))
+    assert {key for key, value in empty.items() if value is None} == {
+        "cons", "adjusted", "entropy", "corr", "mono", "l1", "hoyer", "cons_0.001", "cons_0.01", "cons_0.05"}
+    assert empty["live_dims"] == empty["act"] == empty["bits"] == empty["dims_0.001"] == 0
+    assert common.interpretability(torch.ones(9, 1), {}, torch.randn(9, 3))["hoyer"] is None
+    assert common.table("ncl", empty).splitlines()[2].count("–") == 9  # undefined or not measured
     assert common.health(torch.randn(2000, 64))["spread"] == pytest.approx(1, abs=0.02)
     assert common.health(torch.ones(100, 64))["spread"] < 1e-4 and common.health(torch.eye(4))["act"] == 0.25
 
@@ -458,9 +501,9 @@ def test_evaluation_leaves_the_model_bit_identical_and_its_embeddings_in_a_file(
             assert {*kept} == {*expected} and all(np.array_equal(kept[key], expected[key]) for key in kept)
         return metrics, h, e
 
-    evaluate, shapes = common.evaluate, common.shapes
+    evaluate = common.evaluate
     monkeypatch.setattr(common, "evaluate", spy)
-    monkeypatch.setattr(common, "shapes", lambda: shapes(300, 200))
+    monkeypatch.setattr(shapes, "draw", functools.partial(shapes.draw, 300, 200))
     flags = {"bayesncl": ["--gate=gumbel", "--similarity=ipw"], "sparsehead": ["--base=byol"]}.get(method, [])
     METHODS[method].main([*flags, "--epochs=1", "--batch-size=100", f"--out={tmp_path / 'run'}", "--device=cpu"])
 
@@ -1145,7 +1188,7 @@ VARIANTS = ["simclr.py", "simclr.py --loss spectral", "ncl.py --topk 20", "bayes
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """Flags of a run of a second, 3 epochs of 4 steps. Its images are also there with 8 to test on, and unlabelled."""
-    root, arrays = tmp_path_factory.mktemp("data"), common.shapes(240, 100)
+    root, arrays = tmp_path_factory.mktemp("data"), shapes.draw(240, 100)
     np.savez(root / "tiny.npz", **arrays)
     np.savez(root / "few.npz", **{key: array[:8] if "test" in key else array for key, array in arrays.items()})
     np.savez(root / "unlabelled.npz", x_train=arrays["x_train"], x_test=arrays["x_test"])

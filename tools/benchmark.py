@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import bayesncl  # noqa: E402
 import common  # noqa: E402
+import shapes  # noqa: E402
 import simclr  # noqa: E402
 
 
@@ -88,7 +89,7 @@ def sklearn_calls(images, pil, z, train, test):
 def parts(device, peers: bool) -> None:
     """Print what parts of a run take: 256 views of 32 pixels; NT-Xent of 2N = 512, K = 256 with its gradient; probe of
     50,000 features (·, 512) of 100 classes, kNN of 2,000 to them, interpretability of these. With peers theirs too."""
-    images = torch.from_numpy(common.shapes(256, 10)["x_train"]).to(device)
+    images = torch.from_numpy(shapes.draw(256, 10)["x_train"]).to(device)
     pil = [v2.functional.to_pil_image(x) for x in images]
     z = torch.randn(512, 256, device=device, requires_grad=True)
     spectrum, y = torch.arange(1, 513, device=device) ** -0.5, torch.arange(52_000, device=device) % 100
@@ -101,7 +102,7 @@ def parts(device, peers: bool) -> None:
              "NT-Xent: ours": lambda: simclr.nt_xent(*z.chunk(2), 0.2).backward(),
              "probe: ours, until a step gains 3e-5": lambda: common.linear_probe(*train, *test),
              "kNN: ours, k = 5 and 200": lambda: common.knn_accuracy(*train, *test),
-             "interpretability: ours": lambda: common.interpretability(test[0], {"": test[1]})}
+             "interpretability: ours": lambda: common.interpretability(test[0], {"": test[1]}, test[0])}
     for library in (torchvision_calls, kornia_calls, lightly_calls, sklearn_calls) if peers else ():
         try:
             calls |= library(images, pil, z, train, test)

@@ -20,6 +20,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import common
+import shapes
 
 RESULTS, PAGES = ROOT / "results", (ROOT / "README.md", ROOT / "results" / "README.md")
 SHARES = (0.001, 0.01, 0.05)  # of all images
@@ -32,7 +33,7 @@ COLUMNS = {  # heading: numbers of a record, {key:format}
     "ratio of h / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}", "below 0.1 %": "{rare_dims:.0f}",
     "tuned on 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}",
     **{f"≥ {100 * share:g} %": f"{{cons_{share}:.1f}}" for share in SHARES},
-    **{name: f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}" for name in common.BACKGROUNDS},
+    **{name: f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}" for name in shapes.BACKGROUNDS},
     **{f"{label}, {kind} {m}": f"{{{key}_{kind}_{m}:.1f}}" for label, key in (("P@10", "p_at_10"), ("LP@1", "lp1"))
        for kind in ("top", "random") for m in (32, 64, 128)}}
 LINK = re.compile(r"\[[^]]*\]\((?:results/)?([^)/#]+)\)")  # to a record, from either page
@@ -55,7 +56,7 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
     act, cons = columns["act"], 100 * columns["cons"]
     found = {f"cons_{share}": cons[act >= share].mean() for share in SHARES if (act >= share).any()}
     found |= {"cons_weighted": np.average(cons, weights=act), "rare_dims": (act < SHARES[0]).sum()}
-    for b, name in enumerate(common.BACKGROUNDS if "background_cons" in columns.dtype.names else []):
+    for b, name in enumerate(shapes.BACKGROUNDS if "background_cons" in columns.dtype.names else []):
         rates = of_background(columns, b)
         found |= {f"dims_{name}": len(rates), f"rate_{name}": rates.mean() if len(rates) else 0.0}
     return found
@@ -164,7 +165,7 @@ def draw_backgrounds(plt) -> None:
     figure, panels = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained", sharex=True, sharey=True)
     for panel, (title, row) in zip(panels, titles.items()):
         runs = [dimensions(folder) for folder in sorted(RESULTS.glob(f"shapes-{row}-seed?"))]
-        for b, frequency in enumerate(common.BACKGROUNDS.values()):
+        for b, frequency in enumerate(shapes.BACKGROUNDS.values()):
             rates = np.concatenate([of_background(run, b) for run in runs])
             panel.scatter(frequency + np.linspace(-0.008, 0.008, len(rates)), rates, 6, color="C0", alpha=0.4)
             panel.annotate(f"{len(rates) / len(runs):.0f}", (frequency, 0.43), ha="center", fontsize=8)
