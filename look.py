@@ -1,37 +1,45 @@
-"""A finished run as pictures and a table of its dimensions, from what it left in its folder; nothing is trained.
+"""A finished run as a page to browse its dimensions, as pictures and as a table; nothing is trained.
 
     python look.py runs/<run>                     into the run's folder
-    python look.py runs/<run> runs/<other> ...    the same for each, and a comparison of their spectra in the first
-    python look.py runs/<run> --data-root DATA    where the run's data set is elsewhere now
+    python look.py runs/<run> runs/<other> ...    the same for each; what is written into the first has all side by side
+    ... --data-root DATA --classes NAMES.txt      where the data set is elsewhere now; names of its classes, one a line
 
-simclr.py, ncl.py, bayesncl.py, sparsehead.py, simsiam.py:
-    top_images.png       a column per dimension, the ten of largest mean |activation|: the test images that activate it
-                         most ([NCL] Fig. 1)
-    active_images.png    the same columns: of all images on which the dimension is active, evenly from the strongest to
-                         the weakest, which is what Cons. measures
-    dimensions.csv       what each live dimension stands for on the test images, the most active first
-    dimensions.png       correlation of the most active dimensions ([NCL] Fig. 3c); active dimensions per image
-    collapse.png         simsiam.py: the collapse indicator over the epochs ([SimSiam] Fig. 2)
-    spectra.png          sparsehead.py, and several runs of any file: eigenvalues of the covariances. Runs with
-                         --head none, linear and mlp together make [SparseHead] Fig. 1
-sparse_coding.py:
-    <experiment>.png     minimum max-cosine and loss over training
-
-The first three need no matplotlib. Embeddings are kept in 16 bits: eigenvalues below 1e-8 of the largest are rounding.
+look.html            every dimension, what activates it, every image: one file that any browser opens, offline
+top_images.png       the ten most active dimensions, a column each: the images that activate it most ([NCL] Fig. 1a, b)
+active_images.png    the same columns: of all images that activate it, evenly from strongest to weakest, as Cons. counts
+dimensions.csv       common.dimensions of the test images, a row per dimension, the most active first
+and with matplotlib:
+dimensions.png       correlation of random dimensions ([NCL] Fig. 3c), activations (Fig. 1c, d), active ones per image
+selection.png        simclr.py, ncl.py, bayesncl.py: P@10 and probe with the m most active dimensions and m random ones
+collapse.png         simsiam.py: the collapse indicator over the epochs ([SimSiam] Fig. 2)
+spectra.png          sparsehead.py, several runs of any file: eigenvalues of the covariances. Runs with --head none,
+                     linear and mlp together make [SparseHead] Fig. 1
+<experiment>.png     sparse_coding.py: minimum max-cosine and loss over training
 """
 import argparse
-import itertools
+import base64
+import hashlib
 import json
+import math
 import re
+import shlex
+import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 import torchvision
+import torchvision.transforms.v2.functional as TF
 from torch import Tensor
 
 import common
+import shapes
+
+ASSETS = Path(__file__).parent / "assets"
+SHOWN = STRONGEST, SPREAD, RANDOM = 48, 40, 40  # images of a dimension on its page
+TOP, NEAR, PARTNERS, BINS = 32, 12, 8, 32  # dimensions and neighbours of an image; partners of a dimension, histogram
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -48,14 +56,15 @@ def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
     try:
         with np.load(folder / "embeddings.npz", allow_pickle=False) as kept:
             arrays = {key: torch.from_numpy(kept[key]) for key in ("h", "z", *kept.files)}
+        config["lines"] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        config["lines"][-1]["epochs"]  # which only the final record has
     except Exception as error:  # what a damaged archive may raise is not listed anywhere
-        raise common.BadInput(f"{folder / 'embeddings.npz'} cannot be read ({type(error).__name__}: {error})")
+        raise common.BadInput(f"what {folder} holds cannot be read ({type(error).__name__}: {error})")
     return config, {key: a.float() if a.is_floating_point() else a for key, a in arrays.items()}
 
 
-def images_of(config: dict, arrays: dict[str, Tensor], data_root: str | None) -> Tensor:
+def images_of(config: dict, arrays: dict[str, Tensor], root: str) -> Tensor:
     """The test images (N, 3, H, W) uint8 behind a run's embeddings; BadInput where the data set is another by now."""
-    root = data_root or config["data_root"]
     data = common.load_data(config["dataset"], root)
     same_labels = data.y_test is None or "y" not in arrays or torch.equal(data.y_test, arrays["y"])
     if len(data.x_test) != len(arrays["z"]) or not same_labels:
@@ -63,18 +72,26 @@ def images_of(config: dict, arrays: dict[str, Tensor], data_root: str | None) ->
     return data.x_test
 
 
-def pyplot(otherwise: str):
-    """matplotlib.pyplot for drawing to files; where it is not installed, None and a line that says what happens."""
-    try:
-        import matplotlib
-        matplotlib.use("Agg")
-        import matplotlib.pyplot
-        return matplotlib.pyplot
-    except ImportError:
-        print(f"matplotlib is not installed: {otherwise}")
+def labels_of(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The labels, by the prefix of what common.dimensions says of them."""
+    return {key: arrays[name] for key, name in (("", "y"), ("background_", "background")) if name in arrays}
 
 
-# ------------------------------------------------------------------------------------------------------ image methods
+def class_names(dataset: str, root: str, labels: dict[str, Tensor], given: Path | None) -> list[list[str]]:
+    """The names of the classes of each label: given, of a known data set, of image folders, or numbers."""
+    first, known = shapes.OBJECTS, given or ASSETS / "classes" / f"{dataset}.txt"
+    if given or known.exists():
+        first = known.read_text(encoding="utf-8", errors="replace").splitlines()
+    elif dataset != "shapes":
+        first = sorted(path.name for path in (Path(root) / dataset / "train").glob("*") if path.is_dir())
+    names = {"": first, "background_": [*shapes.BACKGROUNDS] if dataset == "shapes" else []}
+    sizes = {key: int(y.max()) + 1 for key, y in labels.items()}
+    if given and len(first) < sizes.get("", 0):
+        raise common.BadInput(f"{given} names {len(first)} classes; {dataset} has {sizes['']}")
+    return [names[key][:C] if len(names[key]) >= C else [*map(str, range(C))] for key, C in sizes.items()]
+
+
+# ------------------------------------------------------------------------------------------------- pictures and a table
 def draw_images(folder: Path, images: Tensor, e: Tensor) -> None:
     """top_images.png and active_images.png of embeddings e (N, K) of images (N, 3, H, W) uint8."""
     e = F.normalize(e).abs()
@@ -91,126 +108,133 @@ def draw_images(folder: Path, images: Tensor, e: Tensor) -> None:
 
 
 def dimensions(arrays: dict[str, Tensor]) -> str:
-    """dimensions.csv of a run's arrays: the number of each live dimension, and what common.dimensions says of it."""
-    labels = {key: arrays[name] for key, name in (("", "y"), ("background_", "background")) if name in arrays}
-    columns = {"dimension": torch.arange(arrays["z"].shape[1])} | common.dimensions(arrays["z"], labels)
-    lines = [line for line in zip(*(column.tolist() for column in columns.values())) if line[1] > 0]  # act
-    lines = sorted(lines, key=lambda line: -line[2])  # mean |activation|
-    return "".join(",".join(line) + "\n" for line in [columns, *([f"{value:.4g}" for value in line] for line in lines)])
+    """dimensions.csv of a run's arrays: the number of each dimension, and what common.dimensions says of it, empty
+    where that is undefined."""
+    columns = common.dimensions(arrays["z"], labels_of(arrays), arrays["h"])
+    columns = {"dimension": torch.arange(arrays["z"].shape[1])} | columns
+    rows = sorted(zip(*(column.tolist() for column in columns.values())), key=lambda row: -row[2])  # mean |activation|
+    rows = [["" if math.isnan(value) else f"{value:.6g}" for value in row] for row in rows]
+    return "".join(",".join(row) + "\n" for row in [columns, *rows])
 
 
-def draw_dimensions(plt, folder: Path, e: Tensor) -> None:
-    """dimensions.png of embeddings e (N, K): |C| of the 64 most active live dimensions, and active ones per image."""
-    e = F.normalize(e)
-    active, order = e.abs() > common.ACTIVE, e.abs().mean(0).argsort(descending=True)
-    shown = order[active.any(0)[order]][:64]
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8, 3.4), layout="constrained")
-    f = F.normalize(e[:, shown], dim=0)
-    picture = left.imshow((f.T @ f).abs().numpy(), vmin=0, vmax=1, cmap="magma")
-    left.set(title=f"correlation of the {len(shown)} most active dimensions", xlabel="dimension", ylabel="dimension")
-    figure.colorbar(picture, ax=left)
-    right.hist(active.sum(1).numpy(), bins=min(50, e.shape[1] + 1), range=(0, e.shape[1]))
-    right.set(title="active dimensions per image", xlabel=f"of {e.shape[1]}", ylabel="images")
-    figure.savefig(folder / "dimensions.png", dpi=110)
-    plt.close(figure)
+# ------------------------------------------------------------------------------------------------------------ the page
+def of_dimensions(e: Tensor, labels: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What the page shows of dimensions beside common.dimensions, of normalised |activations| e (N, K), K rows each:
+    images (N: none) and their activations as bytes of the largest, a histogram, counts of classes, other dimensions."""
+    (N, K), active, draw = e.shape, (e > common.ACTIVE).float(), torch.Generator().manual_seed(0)
+    n, peak, place = active.sum(0).long(), e.amax(0), torch.arange(max(N, *SHOWN))[:, None]  # (K,), (K,), ranks
+    spread = (torch.linspace(0, 1, SPREAD)[:, None] * (n - 1)).round().long()
+    spread = torch.where(n > SPREAD, spread, place[:SPREAD])
+    random = torch.rand(len(place), K, generator=draw).masked_fill(place >= n, -1).topk(RANDOM, 0).indices
+    places = torch.cat([place[:STRONGEST].expand(-1, K), spread, random])  # (128, K)
+    shown = e.argsort(dim=0, descending=True, stable=True).gather(0, places.clamp(0, N - 1))
+    share = (e / peak).nan_to_num()
+    bins = torch.zeros(BINS, K).scatter_add_(0, (share * BINS).long().clamp(max=BINS - 1), active)
+    both = active.T @ active  # (K, K), images that activate both
+    either, expected = n[:, None] + n - both, n[:, None] * n / N
+    together = (both / either).nan_to_num().fill_diagonal_(0).topk(min(PARTNERS, K))
+    never = torch.where(both == 0, expected, 0).topk(min(PARTNERS, K))
+    found = {key + "count": (active.T @ F.one_hot(y).float()).long() for key, y in labels.items()}  # (K, C)
+    return found | {
+        "n": n, "peak": peak, "bins": bins.long().T, "both": both.gather(1, together.indices).long(),
+        "shown": shown.masked_fill(places >= n, N).T, "value": (255 * share.gather(0, shown)).round().long().T,
+        "together": together.indices.masked_fill(together.values == 0, K),
+        "never": never.indices.masked_fill(never.values == 0, K)}
 
 
-def draw_collapse(plt, folder: Path, records: list[dict]) -> None:
-    """collapse.png: the collapse indicator "spread" over the epochs, of the lines of metrics.jsonl."""
-    epochs = [record for record in records if "spread" in record]
-    figure, panel = plt.subplots(figsize=(5, 3), layout="constrained")
-    panel.plot([record["epoch"] for record in epochs], [record["spread"] for record in epochs], marker=".")
-    panel.axhline(1, color="grey", linestyle=":")
-    panel.set(xlabel="epoch", ylabel="std of z/‖z‖, times √K", title="1: healthy, 0: collapsed", ylim=(0, 1.1))
-    figure.savefig(folder / "collapse.png", dpi=110)
-    plt.close(figure)
+def of_images(e: Tensor) -> dict[str, Tensor]:
+    """What the page shows of images, of normalised embeddings e (N, K), N rows each: their strongest dimensions (K:
+    none) with signed values as bytes of the largest, the number of active ones, the nearest images by cosine."""
+    value, index = e.abs().topk(min(TOP, e.shape[1]))
+    cosine, near = common.neighbours(e, e, min(NEAR, len(e) - 1), skip_self=True)
+    signed = (127 * e.gather(1, index) / value[:, :1]).nan_to_num().round()
+    return {"dims": index.masked_fill(value <= common.ACTIVE, e.shape[1]), "size": signed.long(),
+            "largest": value[:, 0], "actives": (e.abs() > common.ACTIVE).sum(1), "near": near,
+            "close": (127 * cosine).round().long()}
 
 
-def spectrum(x):
-    """Eigenvalues (d,), largest first, of the covariance of x (N, d) ([SparseHead] Fig. 1, 3)."""
-    x = (x - x.mean(0)).double()
-    return torch.linalg.eigvalsh(x.T @ x / (len(x) - 1)).flip(0).clamp(min=0)
+KINDS = {"f4": "Float32Array", "u1": "Uint8Array", "i1": "Int8Array", "u2": "Uint16Array", "u4": "Uint32Array"}
 
 
-def effective_rank(eigenvalues):
-    """exp of the entropy of the normalised eigenvalues (d,): d where they are equal, 1 where one is all."""
-    return torch.special.entr(eigenvalues / eigenvalues.sum()).sum().exp().item()
+def packed(arrays: dict[str, Tensor]) -> tuple[dict[str, list], str]:
+    """{name: array} → {name: [JavaScript's type, offset, length]} and all of them, compressed, in base64."""
+    where, parts, at = {}, [], 0
+    for name, array in arrays.items():
+        a = array.numpy()
+        kind = "f4" if a.dtype.kind == "f" else next(k for k in [*KINDS][1:] if (a.astype(k) == a).all())
+        where[name] = [KINDS[kind], at, a.size]
+        parts.append(a.astype("<" + kind).tobytes() + bytes(-a.size * int(kind[1]) % 4))
+        at += len(parts[-1])
+    return where, base64.b64encode(zlib.compress(b"".join(parts), 9)).decode()
 
 
-def draw_spectra(plt, folder: Path, runs: dict[str, dict[str, Tensor]]) -> None:
-    """spectra.png: eigenvalues on a log scale, a panel per kind of vectors and a line per run, of runs {title:
-    {"representation": (N, d), "embedding": (N, K)}}."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
-    for axis, kind in zip(axes, ("representation", "embedding")):
-        for title, vectors in runs.items():
-            values = spectrum(vectors[kind])
-            label = f"{title}, effective rank {effective_rank(values):.0f} of {len(values)}"
-            axis.plot(range(1, len(values) + 1), values.clamp(min=1e-12), label=label)
-        axis.set(yscale="log", xlabel="eigenvalue", title=kind)
-        axis.legend(fontsize=7)
-    figure.savefig(folder / "spectra.png", dpi=110)
-    plt.close(figure)
+def sprites(images: Tensor, largest=64, quality=85) -> tuple[dict[str, int], list[str]]:
+    """Images (N, 3, H, W), shrunk to `largest` pixels, as JPEGs in base64, below 16 megapixels each, which phones take;
+    in tiles of multiples of 16 pixels, so that no block of the compression has parts of two; and their geometry."""
+    if max(images.shape[2:]) > largest:
+        size = [max(1, round(side * largest / max(images.shape[2:]))) for side in images.shape[2:]]
+        images = torch.cat([TF.resize(part, size, antialias=True) for part in images.split(500)])
+    h, w = images.shape[2:]
+    H, W = (-(-side // 16) * 16 for side in (h, w))
+    rows, sheets = 15_900_000 // ((columns := min(4096 // W, len(images))) * W * H), []
+    for part in images.split(columns * rows):
+        tiles = F.pad(part.float(), (0, W - w, 0, H - h), mode="replicate").byte()
+        tiles = torch.cat([tiles, tiles.new_full((-len(part) % columns, 3, H, W), 127)])
+        sheet = tiles.view(-1, columns, 3, H, W).permute(2, 0, 3, 1, 4).reshape(3, -1, columns * W)
+        sheets.append(base64.b64encode(torchvision.io.encode_jpeg(sheet.contiguous(), quality).numpy()).decode())
+    return {"w": w, "h": h, "W": W, "H": H, "columns": columns, "rows": rows}, sheets
 
 
-def titles(folders: list[Path], configs: list[dict]) -> list[str]:
-    """A title per run: the settings in which the runs differ, or their folders' names where these do not tell them."""
-    told = [[f"{key} {config.get(key)}" for key in ("method", "base", "head", "seed")] for config in configs]
-    named = [", ".join(text for text, *every in zip(own, *told) if len({*every}) > 1) for own in told]
-    return named if len({*named}) == len(named) > 1 else [folder.resolve().name for folder in folders]
-
-
-# ----------------------------------------------------------------------------------------------------------- landscape
-def draw_landscape(plt, folder: Path, curves: dict[str, np.ndarray]) -> None:
-    """<experiment>.png: minimum max-cosine and loss over learning rate × steps, mean ± std over seeds, of curves named
-    <experiment>/<setting>/<key>, (T,) or (T, seeds). A colour per program, a line style per swept value."""
-    settings = [key.removesuffix("/min") for key in curves if key.endswith("/min")]
-    for experiment, own in itertools.groupby(settings, lambda setting: setting.split("/")[0]):
-        figure, panels = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained")
-        colours, styles = {}, {}
-        for setting in own:
-            title = setting.split("/", 1)[1]
-            name = re.sub(r"(, (sparsity|keep|noise|temperature|lr|warm|uncovered) [\w.-]+)+$", "", title)
-            colour, style = colours.setdefault(name, len(colours)), styles.get(name, 0)
-            styles[name] = style + 1
-            for panel, key in zip(panels, ("min", "loss")):
-                x, y = curves[f"{setting}/lr_times_steps"], curves[f"{setting}/{key}"]
-                mean, std = y.mean(1), y.std(1, ddof=min(1, y.shape[1] - 1))
-                panel.plot(x, mean, ("-", "--", ":", "-.")[style % 4], color=f"C{colour}", label=title)
-                panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.15)
-        for panel, label in zip(panels, ("minimum max-cosine", "loss")):
-            panel.set(xlabel="learning rate × steps", ylabel=label)
-            if experiment == "budget":
-                panel.set_xscale("log")
-                for paper in (200, 400):  # the paper's: SimCLR and noncl, SimSiam
-                    panel.axvline(paper, color="grey", linestyle=":")
-        panels[0].set_ylim(0, 1)
-        figure.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside right")
-        figure.savefig(folder / f"{experiment}.png", dpi=110)
-        plt.close(figure)
+def page(runs: list[tuple[Path, dict, dict[str, Tensor]]], images: Tensor, names: list[list[str]]) -> str:
+    """look.html of runs (folder, config, arrays) on the same images (N, 3, H, W), of classes with these names."""
+    labels, arrays, facts = labels_of(runs[0][2]), {}, []
+    for q, y in enumerate(labels.values()):
+        random = common.random_consistency(y).sort(0).values  # (200, N)
+        arrays |= {f"label{q}": y, f"base{q}": y.bincount(), f"chance{q}": random.mean(0), f"high{q}": random[189]}
+    for r, (folder, config, own) in enumerate(runs):
+        e, last = F.normalize(own["z"]), config["lines"][-1]
+        found = common.dimensions(own["z"], labels, own["h"]) | of_dimensions(e.abs(), labels) | of_images(e)
+        arrays |= {f"{r}{name}": array for name, array in found.items()}
+        metrics = {key: v for key, v in last.items() if isinstance(v, (int, float)) and math.isfinite(v)}
+        about = {key: config.get(key) or "not noted" for key in ("command", "commit", "date")}
+        facts.append(about | {"name": folder.resolve().name, "metrics": metrics, "K": (K := e.shape[1]),
+                              "top": min(TOP, K), "partners": min(PARTNERS, K)})
+    where, numbers = packed(arrays)
+    geometry, sheets = sprites(images)
+    meta = {"dataset": runs[0][1]["dataset"], "N": len(images), "labels": names, "keys": [*labels], "runs": facts,
+            "active": common.ACTIVE, "shown": SHOWN, "near": min(NEAR, len(images) - 1), "bins": BINS, "tile": geometry,
+            "arrays": where, "command": shlex.join(["python", "look.py", *(str(folder) for folder, *_ in runs)])}
+    template = (ASSETS / "look.html").read_text(encoding="utf-8")
+    script = template.split("<script>")[1].split("</script>")[0]  # the one that may run
+    holes = {"hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(), "numbers": numbers,
+             "meta": json.dumps(meta, sort_keys=True).replace("<", "\\u003c"),
+             "sheets": "\n".join(f'<script type="text/plain" class="sheet">{sheet}</script>' for sheet in sheets)}
+    return re.sub(r"\{\{(\w+)\}\}", lambda hole: holes[hole[1]], template)
 
 
 # ------------------------------------------------------------------------------------------------------------- program
-def look(folders: list[Path], data_root: str | None = None) -> None:
-    """All pictures of the runs in `folders`, see above."""
-    plt, runs = pyplot("top_images.png and active_images.png are all that is drawn"), []
-    for folder in folders:
-        if (folder / "curves.npz").exists():
-            with np.load(folder / "curves.npz", allow_pickle=False) as curves:
-                if plt:
-                    draw_landscape(plt, folder, dict(curves))
-            continue
-        config, arrays = read_run(folder)
-        runs.append((folder, config, {"representation": arrays["h"], "embedding": arrays["z"]}))
-        draw_images(folder, images_of(config, arrays, data_root), arrays["z"])
+def look(folders: list[Path], data_root: str | None, classes: Path | None) -> None:
+    """Everything that is listed above, of the runs in `folders`."""
+    landscapes = [folder for folder in folders if (folder / "curves.npz").exists()]
+    runs = [(folder, *read_run(folder)) for folder in folders if folder not in landscapes]
+    all_images = [images_of(config, arrays, data_root or config["data_root"]) for _, config, arrays in runs]
+    for run, images in zip(runs, all_images):
+        folder, config, arrays = run
+        draw_images(folder, images, arrays["z"])
         (folder / "dimensions.csv").write_text(dimensions(arrays))
-        if plt:
-            draw_dimensions(plt, folder, arrays["z"])
-        if plt and config["method"] == "simsiam":
-            lines = (folder / "metrics.jsonl").read_text().splitlines()
-            draw_collapse(plt, folder, [json.loads(line) for line in lines])
-    if plt and (len(runs) > 1 or runs and runs[0][1]["method"] == "sparsehead"):
-        folders, configs, vectors = zip(*runs)
-        draw_spectra(plt, folders[0], dict(zip(titles(folders, configs), vectors)))
+        beside = [other for other in runs if other[1]["dataset"] == config["dataset"]]
+        names = class_names(config["dataset"], data_root or config["data_root"], labels_of(arrays), classes)
+        text = page(beside if run is beside[0] else [run], images, names)
+        (folder / "look.html").write_text(text, encoding="utf-8")
+        print(f"open {folder / 'look.html'} in a browser ({len(text) / 1e6:.1f} MB)")
+    try:
+        sys.path.append(str(ASSETS.parent / "tools"))
+        import draw
+    except ImportError as error:
+        print(f"the other pictures need matplotlib ({error})")
+    else:
+        draw.landscapes(landscapes)
+        draw.runs(runs)
 
 
 def main(argv=None):
@@ -218,8 +242,9 @@ def main(argv=None):
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
+    flags.add_argument("--classes", type=Path, help="a file with the name of a class on each line")
     args = flags.parse_args(argv)
-    look(args.runs, args.data_root)
+    look(args.runs, args.data_root, args.classes)
 
 
 if __name__ == "__main__":
