@@ -87,12 +87,9 @@ def is_arrays(data):
     return all(np.array_equal(getattr(data, key), nchw(a) if a.ndim == 4 else a) for key, a in ARRAYS.items())
 
 
-def test_shapes_are_the_same_bytes_everywhere():
-    data = common.shapes()
-    assert hashlib.sha256(b"".join(data[key].tobytes() for key in sorted(data))).hexdigest()[:16] == "d8d275ca63090024"
-
-
-def test_every_form_of_arrays_loads(tmp_path):
+def test_the_built_in_images_are_the_same_bytes_everywhere_and_every_form_of_arrays_loads(tmp_path):
+    digest = hashlib.sha256(b"".join(array.tobytes() for _, array in sorted(common.shapes().items())))
+    assert digest.hexdigest().startswith("d8d275ca63090024")
     np.savez(tmp_path / "keras.npz", **ARRAYS)
     np.savez(tmp_path / "torch.npz", **ARRAYS | dict(x_train=nchw(X), x_test=nchw(X_TEST)))
     np.savez(tmp_path / "gaps.npz", **ARRAYS | dict(y_train=10**6 * Y + 7, y_test=10**6 * Y_TEST + 7))
@@ -136,11 +133,9 @@ def test_what_is_no_data_is_refused_in_one_line_that_says_why(tmp_path):
         np.savez(tmp_path / "bad.npz", **arrays)
         assert message in refused(lambda: common.load_data("bad", tmp_path))
     (tmp_path / "text.npz").write_text("hello")
-    (tmp_path / "pets" / "train" / "cat").mkdir(parents=True)
     with zipfile.ZipFile(tmp_path / "texts.npz", "w") as file:
         file.writestr("x_train.npy", "hello")
-    for name, message in {"text": "text.npz cannot be read", "texts": "x_train is", "missing": "no data set 'missing'",
-                          "pets": f"python tools/decode.py {tmp_path}/pets"}.items():
+    for name, message in {"text": "text.npz cannot be read", "texts": "x_train is", "none": "no data set 'none'"}.items():
         assert message in refused(lambda: common.load_data(name, tmp_path))
 
 
@@ -151,10 +146,8 @@ def test_damaged_files_load_or_are_refused(tmp_path):
     for file in (archive, *folder.iterdir()):
         good = file.read_bytes()
         for end in [128, len(good)] * 30:  # 128 bytes: numpy's header
-            bad = bytearray(good)
-            for place in draw.integers(0, end, draw.integers(1, 4)):
-                bad[place] = draw.integers(256)
-            file.write_bytes(bad if draw.random() < 0.9 else bad[: draw.integers(len(bad))])
+            at, n = draw.integers(end), draw.integers(1, 4)
+            file.write_bytes(good[:at] + (draw.bytes(n) + good[at + n :] if draw.random() < 0.9 else b""))
             with contextlib.suppress(common.BadInput):
                 common.load_data("archive" if file == archive else "mapped", tmp_path)
         file.write_bytes(good)
@@ -276,12 +269,12 @@ def test_views_differ_per_image_and_without_randomness_are_the_image():
 
 # ---------------------------------------------------------------------------------- common.py: network and optimisation
 def test_networks_have_their_stems_and_load_into_plain_torchvision():
-    for arch, d in (("resnet8", 64), ("resnet20", 64), ("resnet18", 512), ("resnet50", 2048)):
-        for zero in (False, True):  # every residual branch ends in a norm: of scale 0 it adds nothing
-            net, width = common.resnet(arch, 32, zero_init_residual=zero)
-            blocks = [m for m in net.modules() if hasattr(m, "downsample")]
-            assert len(blocks) > 2 and all((getattr(m, "bn3", m.bn2).weight == 0).all() == zero for m in blocks)
-        assert width == d and net(torch.zeros(2, 3, 32, 32)).shape == (2, d)
+    widths = dict(resnet8=64, resnet20=64, resnet18=512, resnet50=2048)
+    for arch, zero in itertools.product(widths, (False, True)):  # residual branches end in a norm: of scale 0 it is off
+        net, d = common.resnet(arch, 32, zero_init_residual=zero)
+        blocks = [m for m in net.modules() if hasattr(m, "downsample")]
+        assert len(blocks) > 2 and all((getattr(m, "bn3", m.bn2).weight == 0).all() == zero for m in blocks)
+        assert d == widths[arch] and net(torch.zeros(2, 3, 32, 32)).shape == (2, d)
     theirs = torchvision.models.resnet18()
     for size, kernel, side in ((224, 7, 56), (64, 3, 32), (32, 3, 32)):  # 64: STL-10 and Tiny-ImageNet
         net = common.resnet("resnet18", size)[0]
@@ -296,8 +289,7 @@ def test_lars_is_the_published_update(trust, clip):
     params, velocity = [nn.Parameter(w.clone()) for w in start], [torch.zeros_like(w) for w in start]
     optimizer = common.LARS(params, lr=0.4, weight_decay=1e-2, momentum=0.9, trust=trust, clip=clip)
     for scale in (1.0, 1e-4, 5.0):  # clipping matters to a tiny gradient, which asks for a huge step
-        gradients = [scale * torch.randn_like(w) for w in start]
-        gradients[2].zero_()
+        gradients = [scale * torch.randn_like(w) * (i != 2) for i, w in enumerate(start)]
         for p, w, g, v in zip(params, start, gradients, velocity):
             p.grad, rate = g.clone(), 1.0
             if w.ndim > 1 and w.norm() > 0:
@@ -457,9 +449,6 @@ def test_evaluation_leaves_the_model_bit_identical_and_its_embeddings_in_a_file(
 
 
 # ------------------------------------------------------------------------------------------------ losses of all methods
-def views(n=7, K=5):
-    """Two views' embeddings (n, K) in float64, with gradient."""
-    return [torch.randn(n, K, dtype=torch.double, requires_grad=True) for _ in range(2)]
 
 
 def naive_nt_xent(z1, z2, temperature):
@@ -471,17 +460,14 @@ def naive_nt_xent(z1, z2, temperature):
 
 
 def naive_spectral(z1, z2):
-    n = len(z1)
-    negative = sum((z1[i] @ z2[j]) ** 2 for i in range(n) for j in range(n) if i != j) / (n * (n - 1))
-    return negative - 2 * sum(z1[i] @ z2[i] for i in range(n)) / n
+    negative = [(z1[i] @ z2[j]) ** 2 for i, j in itertools.permutations(range(len(z1)), 2)]
+    return sum(negative) / len(negative) - 2 * sum(a @ b for a, b in zip(z1, z2)) / len(z1)
 
 
 def naive_barlow(z1, z2, lambd):
-    loss, (s1, s2) = 0, [(z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() for z in (z1, z2)]
-    for i, j in itertools.product(range(s1.shape[1]), repeat=2):
-        c = sum(s1[b, i] * s2[b, j] for b in range(len(s1))) / len(s1)
-        loss = loss + ((1 - c) ** 2 if i == j else lambd * c**2)
-    return loss
+    s1, s2 = ((z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() for z in (z1, z2))
+    C = {(i, j): (a * b).mean() for (i, a), (j, b) in itertools.product(enumerate(s1.T), enumerate(s2.T))}
+    return sum((1 - c) ** 2 if i == j else lambd * c**2 for (i, j), c in C.items())
 
 
 unit = lambda z: z / z.norm(dim=1, keepdim=True)
@@ -490,12 +476,12 @@ LOSSES = [
     (simclr.spectral_loss, naive_spectral, {}), (sparsehead.barlow_loss, naive_barlow, dict(lambd=0.1)),
     (sparsehead.byol_loss, lambda p, z: (unit(p) - unit(z.detach())).square().sum() / len(p), {}),
     (simsiam.negative_cosine, lambda p, z: -(unit(p) * unit(z.detach())).sum() / len(p), {}),
-    (simsiam.negative_cosine, lambda p, z, stop_gradient: -(unit(p) * unit(z)).sum() / len(p), dict(stop_gradient=0))]
+    (simsiam.negative_cosine, lambda p, z, **_: -(unit(p) * unit(z)).sum() / len(p), dict(stop_gradient=False))]
 
 
 @pytest.mark.parametrize("ours,naive,options", LOSSES)
 def test_every_loss_is_the_loop_of_its_equation_with_its_gradient_and_in_float32(ours, naive, options):
-    inputs = views()
+    inputs = [torch.randn(7, 5, dtype=torch.double, requires_grad=True) for _ in range(2)]
     a, b = ours(*inputs, **options), naive(*inputs, **options)
     assert a.item() == pytest.approx(b.item(), rel=1e-5)
     for g, h in zip(*(torch.autograd.grad(loss, inputs, allow_unused=True) for loss in (a, b))):  # None: stopped
@@ -504,12 +490,9 @@ def test_every_loss_is_the_loop_of_its_equation_with_its_gradient_and_in_float32
         assert torch.equal(ours(*(z.float() for z in inputs), **options), a) and a.dtype == torch.float32
 
 
-def test_losses_of_embeddings_without_information_and_of_perfect_ones():
+def test_contrastive_losses_of_embeddings_without_information_and_of_perfect_ones():
     for same, value in (torch.ones(8, 4), math.log(15)), (torch.eye(8), math.log(1 + 14 * math.exp(-5))):  # log(2N − 1)
         assert simclr.nt_xent(same, same, 0.2).item() == pytest.approx(value)
-    z = torch.randn(7, 5)
-    assert [sparsehead.byol_loss(c * z, z).item() for c in (3, -1)] == pytest.approx([0, 4], abs=1e-6)
-    assert simsiam.negative_cosine(2 * z, z).item() == pytest.approx(-1)
     white = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 8)], 1))[0][:, 1:] * 8  # mean 0, covariance I
     assert sparsehead.barlow_loss(white, 5 * white + 3).item() < 1e-6  # whatever the scale and the shift
     assert sparsehead.barlow_loss(white, white.roll(1, 1)).item() == pytest.approx(8 + 0.005 * 8, rel=1e-3)  # permuted
@@ -518,7 +501,7 @@ def test_losses_of_embeddings_without_information_and_of_perfect_ones():
 # --------------------------------------------------------------------------------------------------------------- ncl.py
 @pytest.mark.parametrize("loss", [functools.partial(simclr.nt_xent, temperature=0.2), simclr.spectral_loss])
 def test_theorem_1_cl_is_rotation_invariant_and_ncl_is_not(loss):
-    z1, z2 = views(20, 6)
+    z1, z2 = torch.randn(2, 20, 6, dtype=torch.double)
     Q = torch.linalg.qr(torch.randn(6, 6, dtype=torch.double))[0]
     P = torch.eye(6, dtype=torch.double)[torch.randperm(6)]  # what is left to NCL: permutations of the dimensions
     assert loss(z1 @ Q, z2 @ Q).item() == pytest.approx(loss(z1, z2).item(), rel=1e-5)
@@ -661,7 +644,7 @@ def test_l21_norm_is_a_loop_over_columns_and_the_proximal_step_its_minimiser():
     assert all(objective(V) <= objective(V + 0.01 * torch.randn_like(V)) for _ in range(200))
 
 
-def test_step_decay_is_w_mses():
+def test_learning_rates_fall_in_w_mses_steps_and_byols_momentum_grows_to_1():
     steps, at = 97 * 1000, lambda step: sparsehead.step_decay(step, steps, warmup=500, epochs=1000)
     assert [at(0), at(249), at(499), at(582)] == [1 / 500, 0.5, 1, 1]
     assert [at(97 * epoch) for epoch in (949, 950, 974, 975, 999)] == pytest.approx([1, 0.2, 0.2, 0.04, 0.04])
@@ -669,6 +652,8 @@ def test_step_decay_is_w_mses():
     assert short == pytest.approx([1] * 30 + [0.2] * 5 + [0.04] * 5)
     for name, images in (("cifar10", 50_000), ("stl10", 105_000), ("tiny-imagenet-200", 100_000)):
         assert round(sparsehead.PRESETS[name]["warmup"] * (images // 512)) == 500
+    momentum = [sparsehead.momentum_at(step, 100) for step in range(101)]
+    assert momentum[0::50] == pytest.approx([0.99, 0.995, 1]) and momentum == sorted(momentum)
 
 
 def test_byols_target_is_a_moving_average_that_no_gradient_reaches():
@@ -684,8 +669,6 @@ def test_byols_target_is_a_moving_average_that_no_gradient_reaches():
     sparsehead.update_target(model.target, online, 0.9)
     for target, old, new in zip(model.target.parameters(), before, online.parameters()):
         assert torch.allclose(target, 0.9 * old + 0.1 * new, atol=1e-6)
-    schedule = [sparsehead.momentum_at(step, 100) for step in range(101)]
-    assert schedule[0::50] == pytest.approx([0.99, 0.995, 1]) and schedule == sorted(schedule)
 
 
 def test_the_geometry_of_known_embeddings():
@@ -706,11 +689,11 @@ def landscape(**factors):
 
 
 def watched(s):
-    """Train a setting; → the model at its start and end, and the views (a1, a2) of every step."""
+    """Train a setting; → the model at the end, and the views (a1, a2) of every step."""
     with mock.patch.object(sc, "step", wraps=sc.step) as step:
         sc.train(s)
     calls = [call.args for call in step.call_args_list]  # (s, data, model, a1, a2) each
-    return sc.build(s, sc.Data(s, "cpu")), calls[-1][2], [args[3:] for args in calls]
+    return calls[-1][2], [args[3:] for args in calls]
 
 
 @pytest.mark.parametrize("d,beta,minus,plus", [(10, 0.1, 1, 1), (10, 0.2, 1, 1), (10, 0.3, 2, 1), (100, 0.14, 8, 7)])
@@ -734,7 +717,7 @@ def test_sparse_data_are_the_papers(d, beta, minus, plus):
 @pytest.mark.parametrize("method,widths", [("simclr", [64, 64]), ("simsiam", [64, 64, 32]), ("noncl", [64, 64, 32])])
 def test_an_epoch_shows_masked_views_of_every_sample_and_simclr_drops_the_last_smaller_batch(method, widths, keep):
     s, orders = landscape(method=method, n=160, batch_size=64, epochs=1, seeds=2, keep=keep), []
-    batches = watched(s)[2]
+    batches = watched(s)[1]
     assert [a1.shape[2] for a1, _ in batches] == widths and s.steps == len(widths) / (2 if method == "noncl" else 1)
     a1, a2 = (torch.cat(views, 2).mT for views in zip(*batches))  # (R, steps · B, p)
     D1, D2 = a1 != 0, a2 != 0
@@ -746,7 +729,7 @@ def test_an_epoch_shows_masked_views_of_every_sample_and_simclr_drops_the_last_s
         assert (matches.sum(1) == 1).all() and (matches.sum(0) <= 1).all() and len(matches) > 0.9 * sum(widths)
         orders.append(matches.int().argmax(1))
     assert not torch.equal(*orders)
-    a1, a2 = watched(landscape(method=method, keep=keep, masks="dependent"))[2][0]
+    a1, a2 = watched(landscape(method=method, keep=keep, masks="dependent"))[1][0]
     assert not ((a1 != 0) & (a2 != 0)).any() and (a1 + a2 != 0).all()  # 2Dx and 2(I − D)x, Eq. (2)
 
 
@@ -768,24 +751,25 @@ def test_landscape_nt_xent_is_the_loop_of_eq_9_and_its_gradient_by_hand_is_autog
     dict(method="noncl", similarity="product", batch_norm="no", bias=0.1, train_bias="no"),
     dict(method="simsiam", similarity="product", head="linear", activation="relu", bias=0.1)])
 def test_training_is_the_plain_algorithm(factors):
-    """Two epochs of SGD written out for one replica with torch modules: losses, stop-gradients, turns, projections."""
+    """Two epochs of SGD written out for a replica in torch's functions: losses, stop-gradients, turns, projections."""
     s = landscape(n=40, **factors)
-    start, end, views = watched(s)
-    mlp, made = s.head == "mlp", [encoder for chain in start["networks"] for encoder in chain]
-    layers = [nn.ParameterList(W[0].clone() for W in encoder.layers) for encoder in made]
-    norms = [nn.BatchNorm1d(8, affine=s.batch_norm == "affine") for _ in made]
-    thresholds, head = [nn.Parameter(torch.full((8, 1), s.bias)) for _ in made], nn.Linear(8, 8)
-    head.weight.data, head.bias.data = torch.randn(8, 8, generator=sc.generator(1, 9)) / 72**0.5, torch.zeros(8)
+    (end, views), (start, plain) = watched(s), (sc.build(s, sc.Data(s, "cpu")).requires_grad_() for _ in range(2))
+    mlp, head, encoders = s.head == "mlp", plain["head"], [encoder for chain in plain["networks"] for encoder in chain]
+    assert all((encoder.b == s.bias).all() for encoder in encoders)
+    if head:
+        assert torch.equal(head[0][0], torch.randn(8, 8, generator=sc.generator(1, 9)) / 72**0.5) and not head[1].any()
 
     def encode(i, h):  # h (K, B)
-        for V in layers[i]:
-            h = V @ h
-        h, b = norms[i](h.T).T if s.batch_norm != "no" else h, thresholds[i]
+        for W in encoders[i].layers:
+            h = W[0] @ h
+        scale_and_shift = (v.flatten() for v in encoders[i].affine)
+        h = h if s.batch_norm == "no" else F.batch_norm(h.T, None, None, *scale_and_shift, training=True).T
+        b = encoders[i].b[0]
         return {"srelu": (h - b).relu() - (-h - b).relu(), "relu": (h - b).relu(),
                 "authors": h.relu() - (-h - 2 * b).relu()}[s.activation]
 
     embed = lambda a: encode(1, encode(0, a)) if mlp else encode(0, a)
-    predict = lambda h: h if s.head == "none" else head(h.T).T
+    predict = lambda h: head[0][0] @ h + head[1][0] if head else h
     distance = lambda u, v: (F.normalize(u, dim=0) - F.normalize(v.detach(), dim=0)).square().sum(0).mean()  # Eq. (4)
     if s.similarity == "product":
         distance = lambda u, v: 2 - 2 * (u * v.detach()).sum(0).mean()  # Eq. (6) to (8)
@@ -797,19 +781,15 @@ def test_training_is_the_plain_algorithm(factors):
             loss = (distance(predict(embed(a1)), embed(a2)) + distance(predict(embed(a2)), embed(a1))) / 4
         else:
             loss = distance(predict(encode(i % 2, a1)), encode(1 - i % 2, a2))
-        free = [p for i in trained for p in (*layers[i], *norms[i].parameters(), thresholds[i])] + [*head.parameters()]
-        for V, gradient in zip(free, torch.autograd.grad(loss, free, allow_unused=True)):
-            if gradient is not None and (V.shape != (8, 1) or s.train_bias == "yes"):  # (8, 1): a threshold
-                V.data -= 0.1 * gradient
+        free = [p for i in trained for p in encoders[i].parameters() if p is not encoders[i].b or s.train_bias == "yes"]
+        for p, gradient in zip([*free, *head], torch.autograd.grad(loss, [*free, *head])):
+            p.data -= 0.1 * gradient
         for i in trained:
-            thresholds[i].data.clamp_(min=0 if s.activation == "srelu" else -math.inf)
-            for V in layers[i] if s.normalise != "none" and not (mlp and i == 1) else ():
-                V.data = F.normalize(V.data, dim=1 if s.normalise == "rows" else 0)
-    pairs, trained = [*zip(end["head"], head.parameters())], [encoder for chain in end["networks"] for encoder in chain]
-    for own, old, plain, norm, b in zip(trained, made, layers, norms, thresholds):
-        pairs += [*zip(own.layers, plain), *zip(own.affine, norm.parameters()), (own.b, b)]
-        assert not torch.allclose(own.layers[0], old.layers[0], atol=1e-3)
-    assert all(torch.allclose(V[0].squeeze(), U.squeeze(), atol=1e-5) for V, U in pairs)
+            encoders[i].b.data.clamp_(min=0 if s.activation == "srelu" else -math.inf)
+            for W in encoders[i].layers if s.normalise != "none" and not (mlp and i == 1) else ():
+                W.data = F.normalize(W.data, dim=2 if s.normalise == "rows" else 1)
+    for ours, p, before in zip(end.parameters(), plain.parameters(), start.parameters()):
+        assert torch.allclose(ours, p, atol=1e-5) and (p.shape[2] == 1 or not torch.allclose(p, before, atol=1e-3))
 
 
 @pytest.mark.parametrize("method,head", [("simclr", "linear"), ("simsiam", "mlp"), ("noncl", "linear")])
@@ -937,10 +917,9 @@ def test_theorem_2_closed_form():
     lrs = (torch.rand(40) * 0.3).tolist()
     M = torch.linalg.qr(torch.randn(15, 6, dtype=torch.float64))[0]
     Wo, Wt = torch.randn(2, 9, 15, dtype=torch.float64)
-    C1, C2, printed = theory.closed_form(lrs, 0.95, 0.6, 0.4, 0.2)
+    C1, C2, _ = theory.closed_form(lrs, 0.95, 0.6, 0.4, 0.2)
     for end, start in zip(theory.linear_descent(Wo, Wt, M, lrs, 0.95, 0.6, 0.4, 0.2), (Wo, Wt)):
         assert (end @ M - (C1 * start + C2 * (Wo + Wt)) @ M).abs().max() < 1e-10
-        assert (end @ M - (C1 * start + printed * (Wo + Wt)) @ M).abs().max() > 1e-3
     z = (torch.rand(200_000, 6) < 0.4).double() * (1 - 2 * torch.randint(0, 2, (200_000, 6)))  # draws: Assumption 1
     x, (D1, D2) = z @ M.T + 0.2 * torch.randn(200_000, 15).double(), (torch.rand(2, 200_000, 15) < 0.6).double()
     step = theory.linear_descent(Wo, Wt, M, [0.1], 0.95, 0.6, 0.4, 0.2)[0]
@@ -977,12 +956,12 @@ def photos(folder):
 
 def test_decoding_goes_on_after_interruptions_and_ends_in_torchvisions_pixels(tmp_path, monkeypatch):
     folder, square, replace, seen = photos(tmp_path / "pets"), decode.square, decode.os.replace, []
+    assert f"python tools/decode.py {folder}" in refused(lambda: common.load_data("pets", tmp_path))
     monkeypatch.setattr(decode, "AT_ONCE", 3)
     monkeypatch.setattr(decode, "square", lambda path, size: seen.append(path) or square(path, size))
     monkeypatch.setattr(decode.os, "replace", lambda *paths: replace(*paths) or 1 / 0)
     for _ in range(10):  # stopped after each of five batches, after all of them, and after each of four files is moved
-        with pytest.raises(common.BadInput):
-            common.load_data("pets", tmp_path)
+        assert "pets" in refused(lambda: common.load_data("pets", tmp_path))
         with pytest.raises(ZeroDivisionError):
             decode.decode(folder, 16)
     decode.main([str(folder), "--size", "16"])  # says that it is done
@@ -996,8 +975,8 @@ def test_decoding_goes_on_after_interruptions_and_ends_in_torchvisions_pixels(tm
 
 def test_unreadable_images_are_named_or_left_out(tmp_path, capsys):
     (photos(tmp_path) / "train/dog/0.png").write_bytes(b"no image")
-    with pytest.raises(common.BadInput, match="dog/0.png cannot be read as an image .*--skip-unreadable"):
-        decode.decode(tmp_path, 16)
+    found = refused(f"decode.py {tmp_path} --size 16")
+    assert "dog/0.png cannot be read as an image (" in found and "--skip-unreadable" in found
     decode.decode(tmp_path, 8, skip_unreadable=True)  # another size starts afresh
     x, y = np.load(tmp_path / "x_train.npy"), np.load(tmp_path / "y_train.npy")
     assert x.shape == (7, 8, 8, 3) and y.tolist() == [0] * 4 + [1] * 3
@@ -1023,21 +1002,20 @@ def tune(folder, *more):
     finetune.main([str(folder), "--labels", "0.1", "1", "--epochs", "5", *more])
 
 
-def test_finetuning_trains_a_copy_of_the_whole_backbone_on_balanced_labels(tmp_path, monkeypatch):
+def test_finetuning_trains_a_copy_of_the_whole_backbone_on_balanced_labels(tmp_path):
     y = torch.randint(0, 4, (1000,))
     chosen, same, other = (finetune.balanced_subset(y, 0.1, seed) for seed in (3, 3, 4))
     assert torch.bincount(y[chosen]).tolist() == [25] * 4 and len(chosen.unique()) == 100
     assert torch.equal(chosen, same) and not torch.equal(chosen, other)
     assert len(finetune.balanced_subset(y, 1e-6, 3)) == 4  # one of every class
-    folder, train, trained = fake_run(tmp_path, "run"), finetune.finetune, []
-    before = (folder / "backbone.pt").read_bytes()
-    monkeypatch.setattr(finetune, "finetune", lambda *args: trained.append(args[0]) or train(*args))
-    tune(folder)
-    tune(folder, "--from-scratch")
-    found = json.loads((folder / "finetune.json").read_text())
+    path = fake_run(tmp_path, "run") / "backbone.pt"
+    before = path.read_bytes()
+    with mock.patch.object(finetune, "finetune", wraps=finetune.finetune) as train:
+        tune(path.parent), tune(path.parent, "--from-scratch")
+    found = json.loads((path.parent / "finetune.json").read_text())
     assert [(row["start"][0], row["labels"]) for row in found] == [("b", 4), ("b", 40), ("r", 4), ("r", 40)]
-    assert found[1]["top1"] > 90 and (folder / "backbone.pt").read_bytes() == before
-    assert not torch.equal(trained[0][0].weight.cpu(), torch.load(folder / "backbone.pt")["0.weight"])
+    assert found[1]["top1"] > 90 and path.read_bytes() == before
+    assert not torch.equal(train.call_args_list[0].args[0][0].weight.cpu(), torch.load(path)["0.weight"])
 
 
 def test_what_cannot_be_fine_tuned_or_looked_at_is_refused(tmp_path):
@@ -1072,8 +1050,8 @@ def test_every_kind_of_run_has_its_pictures(tmp_path):
 
 def test_cost_counts_the_gate():
     small, large = (benchmark.cost(bayesncl.PRESETS[name]) for name in ("cifar100", "imagenet100"))
-    assert small["flops"] - small["flops_ncl"] == 2 * (512 * 2048 + 2048 * 256)
-    assert small["params"] - small["params_ncl"] == 512 * 2048 + 2048 + 2048 * 256 + 256
+    weights, biases = 512 * 2048 + 2048 * 256, 2048 + 256
+    assert [small[key] - small[key + "_ncl"] for key in ("flops", "params")] == [2 * weights, weights + biases]
     assert [round((c["flops"] - c["flops_ncl"]) / 1e9, 3) for c in (small, large)] == [0.003, 0.084]  # the paper's
 
 
@@ -1201,35 +1179,17 @@ def test_a_loss_that_is_not_finite_ends_the_run_after_its_last_whole_epoch(tiny,
 
 
 def test_a_checkpoint_is_refused_wherever_damage_does_harm(whole, tmp_path):
-    path, chance, refusals = whole / "ncl" / "checkpoint.pt", np.random.default_rng(0), 0
+    path, chance, survivors = whole / "ncl" / "checkpoint.pt", np.random.default_rng(0), []
     content, good = path.read_bytes(), common.load_checkpoint(path)["model"]
     for i in range(300):
         at = chance.integers(len(content))
         bad = b"", chance.bytes(99) + content[at + 99 :], bytes([content[at] ^ 1 << i % 8]) + content[at + 1 :]
         (tmp_path / "bad.pt").write_bytes(content[:at] + bad[i % 3])  # cut off, overwritten, or a bit flipped
-        try:
-            model = common.load_checkpoint(tmp_path / "bad.pt")["model"]
-            assert all(torch.equal(model[key], good[key]) for key in good)
-        except common.BadInput:
-            refusals += 1
-    assert refusals > 250
+        with contextlib.suppress(common.BadInput):
+            survivors.append(common.load_checkpoint(tmp_path / "bad.pt")["model"])
+    assert len(survivors) < 50 and all(torch.equal(model[key], good[key]) for model in survivors for key in good)
 
 
-# ---------------------------------------------------------------------------------------------- flags, commands, README
-
-
-def test_documented_commands_parse_links_lead_to_files_and_readme_shows_what_its_first_command_printed(monkeypatch):
-    readme, *others = [path.read_text() for path in (HERE / "README.md", *HERE.glob("*.py"), *HERE.glob("tools/*.py"))]
-    commands = re.findall(r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$", "\n".join([readme, *others]), re.M)
-    parse = argparse.ArgumentParser.parse_args
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *args: parse(*args) and next(iter(())))
-    for name, *argv in (shlex.split(command, comments=True) for command in commands):
-        monkeypatch.setattr(sys, "argv", [name, *argv])
-        module = importlib.import_module(Path(name).stem)
-        with pytest.raises(StopIteration):  # when all is parsed
-            module.parser().parse_args() if hasattr(module, "parser") else module.main()
-    assert len(commands) > 60 and all((HERE / f).exists() for f in re.findall(r"\]\((?!http)([\w./-]+)[#)]", readme))
-    assert common.table("bayesncl", lines(HERE / "results" / "shapes-bayesncl-seed1-two-threads")[-1]) in readme
 
 
 # ------------------------------------------------------------------------------------- fast: no waiting, many processes
@@ -1307,9 +1267,6 @@ def test_gate_a_short_training_tells_the_methods_apart(tmp_path):
     assert min(ungated["cons"], gated["cons"]) > 12.5 > cl["cons"] and lines(tmp_path / "simclr")[-2]["spread"] > 0.7
 
 
-def test_gates_hold_for_the_five_seeds_on_record():
-    for name, seed in itertools.product(FLOORS, range(1, 6)):
-        gate(HERE / "results" / f"shapes-{name}-seed{seed}", FLOORS[name])
 
 
 @pytest.mark.slow
@@ -1370,17 +1327,33 @@ def test_the_pages_quote_the_records(page):
     assert len(re.findall(r"^\| \[[^]]*\]\([\w/]*shapes-[\w-]+-seed1\) \|", text, re.M)) >= 5, "no table of records"
 
 
-def test_every_record_has_its_settings_and_its_numbers_and_is_on_the_page():
+def test_every_record_has_its_settings_and_its_numbers_reaches_the_gates_and_is_on_the_page():
     page = (report.RESULTS / "README.md").read_text()
     for folder in filter(Path.is_dir, report.RESULTS.iterdir()):
         settings, results = json.loads((folder / "config.json").read_text()), folder / "results.json"
         assert {"hardware", "torch", "date"} <= {*settings}, folder
         assert f"| [{re.sub('-seed[0-9]$', '', folder.name)}](" in page, folder
         assert json.loads(results.read_text()) if results.exists() else report.record(folder), folder
+    for name, seed in itertools.product(FLOORS, range(1, 6)):
+        gate(report.RESULTS / f"shapes-{name}-seed{seed}", FLOORS[name])
     anchors = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in re.findall(r"^#+ (.*)$", page, re.M)}
     for link in re.findall(r"\]\((?!http)([^)]+)\)", page):
         assert link[1:] in anchors if link.startswith("#") else (report.RESULTS / link).exists(), link
     assert not re.search(r"\| *–? *\|", page), "every cell says something"
+
+
+def test_documented_commands_parse_links_lead_to_files_and_readme_shows_what_its_first_command_printed(monkeypatch):
+    readme, *others = [path.read_text() for path in (HERE / "README.md", *HERE.glob("*.py"), *HERE.glob("tools/*.py"))]
+    commands = re.findall(r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$", "\n".join([readme, *others]), re.M)
+    parse = argparse.ArgumentParser.parse_args
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *args: parse(*args) and next(iter(())))
+    for name, *argv in (shlex.split(command, comments=True) for command in commands):
+        monkeypatch.setattr(sys, "argv", [name, *argv])
+        module = importlib.import_module(Path(name).stem)
+        with pytest.raises(StopIteration):  # when all is parsed
+            module.parser().parse_args() if hasattr(module, "parser") else module.main()
+    assert len(commands) > 60 and all((HERE / f).exists() for f in re.findall(r"\]\((?!http)([\w./-]+)[#)]", readme))
+    assert common.table("bayesncl", lines(HERE / "results" / "shapes-bayesncl-seed1-two-threads")[-1]) in readme
 
 
 def leave(folder, **numbers):  # files of a run; without numbers of one that was interrupted
@@ -1404,8 +1377,7 @@ def test_a_cell_is_the_mean_and_the_standard_deviation_over_seeds(tmp_path, monk
     table = "| x | LP@1 | seeds | note |\n|---|---|---|---|\n| [A](a-seed1) | {} | 1, 2 | by hand |\n| B | 7 | 1 | |\n"
     assert report.with_tables(table.format("?")) == table.format("1.5")
     leave(tmp_path / "a-seed2")
-    with pytest.raises(common.BadInput, match="a table shows a-seed1, seeds on record, which results/ lacks"):
-        report.image_cell("[A](a-seed1)", "{lp1:.1f}")
+    assert "shows a-seed1, seeds on record, which" in refused(lambda: report.image_cell("[A](a-seed1)", "{lp1:d}"))
 
 
 def test_a_study_skips_what_is_recorded_and_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
@@ -1413,9 +1385,8 @@ def test_a_study_skips_what_is_recorded_and_goes_on_where_it_was_interrupted(tmp
     leave(tmp_path / "done", lp1=50.0), leave(tmp_path / "runs" / "b")  # b was interrupted
     method = tmp_path / "method.py"
     method.write_text("import shutil, sys\nflags = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
-                      "if '--bad' in flags: sys.exit('what is wrong')\n"
-                      "folder = flags.get('--out') or flags['--resume']\n"
-                      f"shutil.copytree('{tmp_path}/done', folder, dirs_exist_ok=True)\n")
+                      "if '--bad' in flags: sys.exit('what is wrong')\nto = flags.get('--out') or flags['--resume']\n"
+                      f"shutil.copytree('{tmp_path}/done', to, dirs_exist_ok=True)\n")
     runs = {"a": [str(method)], "b": [str(method)], "c": [str(method), "--bad", "1"]}
     assert study.record_all(runs, 2, "cpu", "data", math.inf) is False
     out, error = capsys.readouterr()
