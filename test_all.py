@@ -3,24 +3,8 @@
     python -m pytest test_all.py             the suite, at most 6 minutes on two cores
     python -m pytest test_all.py -m slow     trainings with the defaults until a number is reached, as long again
 """
-import argparse
-import ast
-import contextlib
-import functools
-import hashlib
-import importlib
-import io
-import itertools
-import json
-import math
-import os
-import re
-import shlex
-import subprocess
-import sys
-import threading
-import time
-import zipfile
+import argparse, ast, contextlib, functools, hashlib, importlib, io, itertools, json, math
+import os, re, shlex, subprocess, sys, threading, time, zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
