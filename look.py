@@ -19,6 +19,7 @@ spectra.png          sparsehead.py, several runs of any file: eigenvalues of the
 import argparse
 import base64
 import hashlib
+import io
 import json
 import math
 import re
@@ -40,6 +41,7 @@ import shapes
 ASSETS = Path(__file__).parent / "assets"
 SHOWN = STRONGEST, SPREAD, RANDOM = 48, 40, 40  # images of a dimension on its page
 TOP, NEAR, PARTNERS, BINS = 32, 12, 8, 32  # dimensions and neighbours of an image; partners of a dimension, histogram
+KINDS = {"f4": "Float32Array", "u1": "Uint8Array", "i1": "Int8Array", "u2": "Uint16Array", "u4": "Uint32Array"}
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -153,9 +155,6 @@ def of_images(e: Tensor) -> dict[str, Tensor]:
             "close": (127 * cosine).round().long()}
 
 
-KINDS = {"f4": "Float32Array", "u1": "Uint8Array", "i1": "Int8Array", "u2": "Uint16Array", "u4": "Uint32Array"}
-
-
 def packed(arrays: dict[str, Tensor]) -> tuple[dict[str, list], str]:
     """{name: array} → {name: [JavaScript's type, offset, length]} and all of them, compressed, in base64."""
     where, parts, at = {}, [], 0
@@ -181,7 +180,8 @@ def sprites(images: Tensor, largest=64, quality=85) -> tuple[dict[str, int], lis
         tiles = F.pad(part.float(), (0, W - w, 0, H - h), mode="replicate").byte()
         tiles = torch.cat([tiles, tiles.new_full((-len(part) % columns, 3, H, W), 127)])
         sheet = tiles.view(-1, columns, 3, H, W).permute(2, 0, 3, 1, 4).reshape(3, -1, columns * W)
-        sheets.append(base64.b64encode(torchvision.io.encode_jpeg(sheet.contiguous(), quality).numpy()).decode())
+        TF.to_pil_image(sheet).save(jpeg := io.BytesIO(), "jpeg", quality=quality)
+        sheets.append(base64.b64encode(jpeg.getvalue()).decode())
     return {"w": w, "h": h, "W": W, "H": H, "columns": columns, "rows": rows}, sheets
 
 
@@ -230,11 +230,10 @@ def look(folders: list[Path], data_root: str | None, classes: Path | None) -> No
     try:
         sys.path.append(str(ASSETS.parent / "tools"))
         import draw
-    except ImportError as error:
-        print(f"the other pictures need matplotlib ({error})")
-    else:
         draw.landscapes(landscapes)
         draw.runs(runs)
+    except ImportError as error:
+        print(f"the other pictures need matplotlib ({error})")
 
 
 def main(argv=None):

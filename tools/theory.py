@@ -21,7 +21,6 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import common  # noqa: E402
-from look import pyplot  # noqa: E402
 from sparse_coding import generator, srelu  # noqa: E402
 
 
@@ -176,17 +175,20 @@ def main(argv=None):
     flags.add_argument("--out", metavar="FOLDER", help="a new folder (default: runs/theory-<time>)")
     folder = flags.parse_args(argv).out or time.strftime("runs/theory-%Y%m%d-%H%M%S")
     folder = common.new_folder(folder, {"method": "theory"}, torch.device("cpu"))
-    plt, panels, random = pyplot("theory.png is left out"), [None, None], generator(0, 2)
-    if plt:
-        figure, panels = plt.subplots(1, len(panels), figsize=(11, 3.8), layout="constrained")
+    try:
+        import draw
+        figure, panels = draw.plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+    except ImportError:
+        draw, panels = print("matplotlib is not installed: theory.png is left out"), [None, None]
+    random = generator(0, 2)
     found = [*theorem_1a(random), *theorem_1b(panels[0]), *theorem_2(random), *theorem_3(panels[1])]
-    if plt:
-        figure.savefig(folder / "theory.png", dpi=110)
+    if draw:
+        draw.save(figure, folder / "theory.png")
     with common.replacing(folder / "results.json") as file:
         file.write(json.dumps(found, indent=1).encode() + b"\n")
     lines = [[r["setting"], f"{r['end_mean']:.4g}", f"{r['paper']:.4g}", r["verdict"]] for r in found]
     print(common.markdown([["setting", "measured", "theorem", "verdict"], *lines]))
-    print(f"{folder}: results.json{', theory.png' if plt else ''}")
+    print(f"{folder}: results.json{', theory.png' if draw else ''}")
 
 
 if __name__ == "__main__":
