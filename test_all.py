@@ -4,7 +4,7 @@
     python -m pytest test_all.py -m slow     trainings with the defaults until a number is reached, as long again
 """
 import argparse, ast, base64, contextlib, functools, hashlib, importlib, io, itertools, json, math
-import os, re, shlex, subprocess, sys, threading, time, zipfile, zlib
+import os, re, shlex, shutil, subprocess, sys, threading, time, zipfile, zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
@@ -1094,9 +1094,9 @@ def test_a_page_has_what_loops_find_in_the_run(tmp_path):
         dims = [k for k in a["0dims"].reshape(40, 6)[i] if k < 6]
         assert dims == [k for k in np.argsort(-e[i], kind="stable") if e[i, k] > 1e-5]
         assert a["0size"].reshape(40, 6)[i, : len(dims)] / 127 * a["0largest"][i] == pytest.approx(e[i, dims], abs=0.005)
-    many = look.of_dimensions(torch.arange(1000, 0, -1.0)[:, None] * (torch.arange(1000) < 900)[:, None], {})["shown"][0]
-    assert many[:48].tolist() == [*range(48)] and many[48:88].tolist() == np.linspace(0, 899, 40).round().tolist()
-    assert many[88:].max() < 900 and len({*many[88:].tolist()}) == 40 and many[88:].float().mean() > 300
+    many = look.of_dimensions(torch.arange(900, -100, -1.0)[:, None].clamp(min=0), {})["shown"][0].tolist()
+    assert many[:48] == [*range(48)] and many[48:88] == np.linspace(0, 899, 40).round().tolist()
+    assert max(many[88:]) < 900 and len({*many[88:]}) == 40 and np.mean(many[88:]) > 300
     sheet, g = pixels(re.search('class="sheet">(.*?)</script>', pages[0])[1]), meta["tile"]
     tiles = sheet.view(3, -1, g["H"], g["columns"], g["W"]).permute(1, 3, 0, 2, 4).flatten(0, 1)[:40]
     assert (tiles - common.load_data("toy", tmp_path).x_test).abs().mean() < 9
@@ -1315,6 +1315,57 @@ def test_two_processes_train_as_one_with_views_of_their_own_and_the_first_alone_
         assert all(torch.allclose(ours[key], theirs[key], rtol=0, atol=1e-9) for key in ours), variant
     assert [line.get("epoch") for line in lines(tmp_path / "2")] == [1, 2, 3, None]
     assert not torch.equal(*(torch.load(tmp_path / f"2-{rank}.pt") for rank in (0, 1))), "views of their own"
+
+
+# ------------------------------------------------------------------------------------------------- the page, in a browser
+@pytest.mark.slow
+def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tmp_path):
+    api, chromium = pytest.importorskip("playwright.sync_api"), shutil.which("chromium") or shutil.which("google-chrome")
+    if not chromium:
+        pytest.skip("there is no Chromium on the PATH")
+    evil, noise, folder = "<script>alert(1)</script>\"'&", [], whole / "ncl"
+    (tmp_path / "names.txt").write_text(f"{evil}\n" * 10)
+    look.main([str(folder), str(whole / "simclr"), "--classes", str(tmp_path / "names.txt")])
+    table, last = np.genfromtxt(folder / "dimensions.csv", delimiter=",", names=True), lines(folder)[-1]
+    dead, live = ([row for row in table if (row["act"] > 0) == kind] for kind in (False, True))
+    with api.sync_playwright() as playwright:
+        page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]).new_page()
+        for event in ("console", "pageerror", "dialog", "request"):
+            page.on(event, lambda what: noise.append(getattr(what, "url", what)))
+
+        def at(address, width=1400):
+            page.set_viewport_size(dict(width=width, height=900))
+            page.goto(f"{(folder / 'look.html').as_uri()}#{address}")
+            page.wait_for_timeout(300)  # functions that wait are strings, which the page's policy forbids
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+            return page.inner_text("main")
+
+        shown = lambda: [int(k) for k in page.eval_on_selector_all(".card", "cards => cards.map(c => c.dataset.k)")]
+        assert all(f"{last[key]:.1f} %" in at("all") for key in ("cons", "adjusted", "lp1"))
+        assert len(shown()) == len(live) == last["live_dims"] and f"{len(dead)} dead" in page.inner_text("main")
+        for key, sign in dict(bits=-1, cons=-1, entropy=1, act=-1, mean=-1).items():
+            page.select_option("#sort", key)
+            value = {row["dimension"]: sign * row[key] for row in live}
+            assert [value[k] for k in shown()] == sorted(value.values()), key
+        page.fill("#find", "act>10 cons<=50")
+        page.wait_for_timeout(300)
+        assert {*shown()} == {row["dimension"] for row in live if row["act"] > 0.1 and row["cons"] <= 0.5}
+        k, n = int(live[0]["dimension"]), round(100 * live[0]["act"])  # of 100 images
+        assert f"Dimension {k}\n" in at(f"dim={k}") and evil in page.inner_text(".bars")
+        assert page.locator(".pics a").count() == min(48, n) + 2 * min(40, n)
+        page.keyboard.press("ArrowRight"), page.go_back(), page.click(".pics a")
+        assert f"dim={k}&image=" in page.url and "Image" in page.inner_text("h1") and evil in page.inner_text("main")
+        page.keyboard.press("Escape"), page.keyboard.press("Escape")
+        assert page.url.endswith("#all") and page.evaluate("document.activeElement.dataset.k") == str(k)
+        assert "φ" in at("class=1") and page.locator(".runs > div").count() == 2
+        for address in ("image=99", "image=100", "dim=x", "dim=<b>&sort=__proto__&run=7", "class=99", "all&run=1&label=1"):
+            assert len(at(address, 400)) > 10
+        assert not dead or f"{dead[0]['dimension']:.0f} is dead" in at(f"dim={dead[0]['dimension']:.0f}")
+        x_test = shapes.draw(240, 100)["x_test"]
+        at("image=7")
+        red = page.evaluate("(c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data])($('canvas'))")[::4]
+        assert np.mean(red) == pytest.approx(x_test[7, 0].mean(), abs=3)
+    assert {*noise} == {url for url in noise if str(url).startswith("file:")}
 
 
 # ------------------------------------------------------------------------------------------------------- accuracy gates
