@@ -862,7 +862,7 @@ class Run:
 
 def table(method: str, metrics: dict) -> str:
     """The final record as a Markdown table: a row for the class label, one for the background if there is one."""
-    text = lambda v: "–" if v is None else str(v) if isinstance(v, int) else f"{v:.1f}" if v >= 3 else f"{round(v, 3) + 0:.3f}"
+    text = lambda v: "–" if v is None else str(v) if isinstance(v, int) else f"{round(v, 3) + 0:.{1 if v >= 3 else 3}f}"
     rows = {"class": "", "background": "background_"} if "background_cons" in metrics else {"class": ""}
     rows = [[label, *(text(metrics.get(prefix + key)) for key in COLUMNS.values())] for label, prefix in rows.items()]
     return markdown([[method, *COLUMNS], *rows])

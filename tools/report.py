@@ -3,11 +3,11 @@
     python tools/report.py            rewrite the tables; with matplotlib draw assets/background-rates.png
     python tools/report.py --check    change nothing; exit code 1 if a table differs from the records
 
-The pages say what their tables show. A row whose label links to a record of an image run, as [NCL](shapes-ncl-seed1),
-shows the mean over all its seeds, or over those in a column "seeds"; one with two links shows the difference, by seed.
-A heading says which number a column shows, see COLUMNS. Where a heading links to a record of sparse_coding.py, a row's
-label is an experiment and a setting as that program names them. All other cells are written by hand and stay.
-Sentences with a decimal number that no table of their page has are printed: only a reader can check those.
+The pages say what their tables show. A row whose label links to a record of an image run shows the mean over all its
+seeds, or over those in a column "seeds"; one with two links shows the difference, by seed. A heading says which number
+a column shows, see COLUMNS. Where a heading links to a record of sparse_coding.py, a row's label is an experiment and a
+setting as that program names them. All other cells are written by hand and stay. Sentences with a decimal number that
+no table of their page has are printed: only a reader can check those.
 """
 import argparse
 import json
@@ -23,16 +23,15 @@ import common
 import shapes
 
 RESULTS, PAGES = ROOT / "results", (ROOT / "README.md", ROOT / "results" / "README.md")
-SHARES = (0.001, 0.01, 0.05)  # of all images
 COLUMNS = {  # heading: numbers of a record, {key:format}
-    "LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}", "LP@1 / 5-NN": "{lp1:.1f} / {knn5:.1f}", "H_s": "{entropy:.2f}",
-    "Cons.": "{cons:.1f}", "Cons. of background": "{background_cons:.1f}", "weighted": "{cons_weighted:.1f}",
-    "P@10": "{p_at_10:.1f}", "Act.": "{act:.3f}", "live": "{live_dims:.0f}", "Corr.": "{corr:.3f}",
-    "seconds": "{seconds_train:.0f}", "gates open": "{open:.2f}", "indicator": "{spread:.2f}", "‖W‖₂,₁": "{l21:.3g}",
-    "unused": "{unused_columns:.0%}", "rank of h / z": "{rank_representation:.1f} / {rank_embedding:.1f}",
-    "ratio of h / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}", "below 0.1 %": "{rare_dims:.0f}",
-    "tuned on 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}",
-    **{f"≥ {100 * share:g} %": f"{{cons_{share}:.1f}}" for share in SHARES},
+    "LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}", "Act.": "{act:.3f}", "Corr.": "{corr:.3f}", "‖W‖₂,₁": "{l21:.3g}",
+    "LP@1 of z": "{lp1_embedding:.1f}", "tuned on 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}",
+    "P@10": "{p_at_10:.1f}", "Cons.": "{cons:.1f}", "H_s": "{entropy:.2f}", "live": "{live_dims:.0f}",
+    "LP@1 / 5-NN": "{lp1:.1f} / {knn5:.1f}", "ratio of h / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
+    "Cons. of background": "{background_cons:.1f}", "rank of h / z": "{rank_representation:.1f} / {rank_embedding:.1f}",
+    "weighted": "{cons_weighted:.1f}", "below 0.1 %": "{rare_dims:.0f}", "seconds": "{seconds_train:.0f}",
+    "adj.": "{adjusted:.1f}", "gates open": "{open:.2f}", "indicator": "{spread:.2f}", "unused": "{unused_columns:.0%}",
+    **{f"≥ {100 * share:g} %": f"{{cons_{share}:.1f}}" for share in common.SHARES},
     **{name: f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}" for name in shapes.BACKGROUNDS},
     **{f"{label}, {kind} {m}": f"{{{key}_{kind}_{m}:.1f}}" for label, key in (("P@10", "p_at_10"), ("LP@1", "lp1"))
        for kind in ("top", "random") for m in (32, 64, 128)}}
@@ -40,9 +39,10 @@ LINK = re.compile(r"\[[^]]*\]\((?:results/)?([^)/#]+)\)")  # to a record, from e
 
 
 def dimensions(folder: Path) -> np.ndarray:
-    """dimensions.csv: an entry for each live dimension, its columns by name; empty where the run has none."""
+    """The live dimensions of dimensions.csv, its columns by name; empty where the run has none."""
     file = folder / "dimensions.csv"
-    return np.genfromtxt(file, delimiter=",", names=True, ndmin=1) if file.exists() else np.empty(0)
+    columns = np.genfromtxt(file, delimiter=",", names=True, ndmin=1) if file.exists() else np.empty(0)
+    return columns[columns["act"] > 0] if len(columns) else columns
 
 
 def of_background(columns: np.ndarray, background: int) -> np.ndarray:
@@ -54,8 +54,8 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
     """Cons. in % of the dimensions that are active on a share of the images or more, and weighted by activation; the
     number active on less than the smallest share; the number and the mean rate of those that stand for a background."""
     act, cons = columns["act"], 100 * columns["cons"]
-    found = {f"cons_{share}": cons[act >= share].mean() for share in SHARES if (act >= share).any()}
-    found |= {"cons_weighted": np.average(cons, weights=act), "rare_dims": (act < SHARES[0]).sum()}
+    found = {f"cons_{share}": cons[act >= share].mean() for share in common.SHARES if (act >= share).any()}
+    found |= {"cons_weighted": np.average(cons, weights=act), "rare_dims": (act < common.SHARES[0]).sum()}
     for b, name in enumerate(shapes.BACKGROUNDS if "background_cons" in columns.dtype.names else []):
         rates = of_background(columns, b)
         found |= {f"dims_{name}": len(rates), f"rate_{name}": rates.mean() if len(rates) else 0.0}
