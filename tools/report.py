@@ -6,8 +6,7 @@
 The pages say what their tables show. A row whose label links to a record of an image run shows the mean over all its
 seeds, or over those in a column "seeds"; one with two links shows the difference, by seed. A heading says which number
 a column shows, see COLUMNS. Where a heading links to a record of sparse_coding.py, a row's label is an experiment and a
-setting as that program names them. All other cells are written by hand and stay. Sentences with a decimal number that
-no table of their page has are printed: only a reader can check those.
+setting as that program names them. All other cells stay. Sentences with a number that no table has are printed.
 """
 import argparse
 import json
@@ -40,9 +39,9 @@ LINK = re.compile(r"\[[^]]*\]\((?:results/)?([^)/#]+)\)")  # to a record, from e
 
 def dimensions(folder: Path) -> np.ndarray:
     """The live dimensions of dimensions.csv, its columns by name; empty where the run has none."""
-    file = folder / "dimensions.csv"
-    columns = np.genfromtxt(file, delimiter=",", names=True, ndmin=1) if file.exists() else np.empty(0)
-    return columns[columns["act"] > 0] if len(columns) else columns
+    if not (file := folder / "dimensions.csv").exists():
+        return np.empty(0)
+    return (columns := np.genfromtxt(file, delimiter=",", names=True, ndmin=1))[columns["act"] > 0]
 
 
 def of_background(columns: np.ndarray, background: int) -> np.ndarray:
