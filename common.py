@@ -420,7 +420,7 @@ def sepin(z1: Tensor, z2: Tensor) -> Tensor:
     gain, reach = (a * c).sum(0) / temperature, (a.abs().amax() * c.abs().amax() / temperature).item()
     for rows in a.split(1000):
         p, total, power = packed((product(rows, b) / temperature).softmax(1)), 1.0, torch.ones_like(c)  # p (n, N)
-        for k in range(1, 6 + math.ceil(4 * reach)):  # the next term is below 1e-7
+        for k in range(1, 6 + math.ceil(4 * reach)):  # the next term is below 1e-6
             power = power * c / (-k * temperature)  # (N, K), (−c/τ)^k / k!
             total = total + rows**k * product(p, power.T)
         gain += total.log().sum(0)

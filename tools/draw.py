@@ -30,7 +30,7 @@ def dimensions(path: Path, e: Tensor) -> None:
     f = F.normalize(e[:, shown], dim=0)  # |C| of non-negative embeddings is C
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
     picture = left.imshow((f.T @ f).numpy(), vmin=0, vmax=1, cmap="magma")
-    left.set(title=f"correlation of {len(shown)} random dimensions", xlabel="dimension", ylabel="dimension")
+    left.set(title=f"correlation of {len(shown)} random live dimensions", xticks=[], yticks=[])
     figure.colorbar(picture, ax=left)
     rows = torch.linspace(0, len(e) - 1, min(40, len(e))).long()
     picture = middle.imshow(e[rows][:, order].numpy(), aspect="auto", vmin=0, cmap="magma", interpolation="none")

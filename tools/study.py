@@ -4,6 +4,8 @@ missing. To make a run anew, delete results/<name> and runs/<name> first.
 
     python tools/study.py shapes              the built-in data set, every method and ablation: 1.2 hours on two cores
     python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: 1.5 hours on two cores
+    python tools/study.py shapes-selection cifar10-cpu-selection cifar10-cpu-page    what is shown of feature selection,
+                                              and the runs on all images whose page README shows: 1 hour
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
     python tools/study.py shapes --rows ncl bayesncl --seeds 1 2
     python tools/report.py                    then put the numbers into the pages
@@ -71,14 +73,18 @@ ONCE = [row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehea
 AT_200 = dict.fromkeys(["simclr", "ncl", "ncl-topk", "bayesncl"], [1, 2, 3]) \
     | dict.fromkeys([*GATE, "simsiam", "sparsehead-simclr", *BASES], [1])
 
+CPU = "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
 # study: (flags of every run, row → seeds, row → flags of its own). The rows' own flags on CIFAR-10 did best on held-out
 # training images, the one of TopK leaves about as many entries as NCL has active: results/README.md tells.
 STUDIES = {
     "shapes": ("", dict.fromkeys(METHODS, [1, 2, 3, 4, 5]) | dict.fromkeys(["ncl-topk", *GATE, *OUR_GATE], [1, 2])
                | dict.fromkeys(ONCE, [1]) | {"simsiam-zero-init": [1, 2, 3]}, {"ncl-topk": "--topk 16"}),
-    "cifar10-cpu": ("--dataset cifar10 --preset default --limit 10000 --arch resnet8 --epochs 20",
-                    dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain"], [1, 2, 3]),
-                    {"bayesncl": "--prior 0.5 --kl-weight 3e-5", "simsiam": "--lr 0.2"}),
+    "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain"],
+                    [1, 2, 3]), {"bayesncl": "--prior 0.5 --kl-weight 3e-5", "simsiam": "--lr 0.2"}),
+    "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]),
+                              {"bayesncl": "--prior 0.5 --kl-weight 3e-5"}),
+    "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
+    "cifar10-cpu-page": (CPU, dict.fromkeys(["simclr", "ncl"], [1]), {}),
     "cifar10": ("--dataset cifar10 --epochs 200", AT_200, {}),
     "cifar100": ("--dataset cifar100 --epochs 200", AT_200, {}),
 }
@@ -154,13 +160,13 @@ def main() -> None:
     flags.add_argument("--flags", default="", help="further flags of every run, such as --flags='--checkpoint-every 1'")
     flags.add_argument("--data-root", default="data", help="folder of the data sets (default: data)")
     flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
-                       help="cuda or cpu (default: cuda where there is one; cifar10-cpu: always cpu)")
+                       help="cuda or cpu (default: cuda where there is one; cifar10-cpu…: always cpu)")
     args = flags.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends the study as Ctrl-C does
     well, end = True, time.monotonic() + 60 * args.minutes
     args.flags += " --checkpoint-every 1" if args.minutes < math.inf else ""
     for study in args.studies:
-        device = "cpu" if study == "cifar10-cpu" else args.device
+        device = "cpu" if study.startswith("cifar10-cpu") else args.device
         jobs = args.jobs or (torch.get_num_threads() if device == "cpu" else 1)
         well &= record_all(commands(study, args.rows, args.seeds, args.flags), jobs, device, args.data_root, end)
     sys.exit(0 if well else 1)
