@@ -443,27 +443,7 @@ def test_metrics_of_one_hot_empty_and_collapsed_embeddings():
     assert common.health(torch.ones(100, 64))["spread"] < 1e-4 and common.health(torch.eye(4))["act"] == 0.25
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_evaluation_leaves_the_model_bit_identical_and_its_embeddings_in_a_file(tmp_path, monkeypatch, method):
-    def spy(run, data, model, **options):
-        before = {key: value.clone() for key, value in model.state_dict().items()}
-        metrics, h, e = evaluate(run, data, model, **options)
-        assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
-        expected = dict(h=h.half(), z=e.half(), y=data.y_test, background=data.background_test)
-        with np.load(run.folder / "embeddings.npz") as kept:
-            assert {*kept} == {*expected} and all(np.array_equal(kept[key], expected[key]) for key in kept)
-        return metrics, h, e
-
-    evaluate = common.evaluate
-    monkeypatch.setattr(common, "evaluate", spy)
-    monkeypatch.setattr(shapes, "draw", functools.partial(shapes.draw, 300, 200))
-    flags = {"bayesncl": ["--gate=gumbel", "--similarity=ipw"], "sparsehead": ["--base=byol"]}.get(method, [])
-    METHODS[method].main([*flags, "--epochs=1", "--batch-size=100", f"--out={tmp_path / 'run'}", "--device=cpu"])
-
-
 # ------------------------------------------------------------------------------------------------ losses of all methods
-
-
 def naive_nt_xent(z1, z2, temperature):
     z, total = unit(torch.cat([z1, z2])), 0
     for i in range(len(z)):
@@ -501,14 +481,6 @@ def test_every_loss_is_the_loop_of_its_equation_with_its_gradient_and_in_float32
         assert g is h is None or torch.allclose(g, h, atol=1e-5)
     with torch.autocast("cpu", torch.bfloat16):  # whatever the caller's autocast
         assert torch.equal(ours(*(z.float() for z in inputs), **options), a) and a.dtype == torch.float32
-
-
-def test_contrastive_losses_of_embeddings_without_information_and_of_perfect_ones():
-    for same, value in (torch.ones(8, 4), math.log(15)), (torch.eye(8), math.log(1 + 14 * math.exp(-5))):  # log(2N − 1)
-        assert simclr.nt_xent(same, same, 0.2).item() == pytest.approx(value)
-    white = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 8)], 1))[0][:, 1:] * 8  # mean 0, covariance I
-    assert sparsehead.barlow_loss(white, 5 * white + 3).item() < 1e-6  # whatever the scale and the shift
-    assert sparsehead.barlow_loss(white, white.roll(1, 1)).item() == pytest.approx(8 + 0.005 * 8, rel=1e-3)  # permuted
 
 
 # --------------------------------------------------------------------------------------------------------------- ncl.py
@@ -1003,10 +975,6 @@ def fake_run(root, name, method="simclr", **config):
     return folder
 
 
-def tune(folder, *more):
-    finetune.main([str(folder), "--labels", "0.1", "1", "--epochs", "5", *more])
-
-
 def test_finetuning_trains_a_copy_of_the_whole_backbone_on_balanced_labels(tmp_path):
     y = torch.randint(0, 4, (1000,))
     chosen, same, other = (finetune.balanced_subset(y, 0.1, seed) for seed in (3, 3, 4))
@@ -1016,7 +984,8 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_on_balanced_labels(tmp_p
     path = fake_run(tmp_path, "run") / "backbone.pt"
     before = path.read_bytes()
     with mock.patch.object(finetune, "finetune", wraps=finetune.finetune) as train:
-        tune(path.parent), tune(path.parent, "--from-scratch")
+        for flags in "", "--from-scratch":
+            inside(f"finetune.py {path.parent} --labels 0.1 1 --epochs 5 {flags}")
     found = json.loads((path.parent / "finetune.json").read_text())
     assert [(row["start"][0], row["labels"]) for row in found] == [("b", 4), ("b", 40), ("r", 4), ("r", 40)]
     assert found[1]["top1"] > 90 and path.read_bytes() == before
@@ -1024,23 +993,18 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_on_balanced_labels(tmp_p
 
 
 def test_what_cannot_be_fine_tuned_or_looked_at_is_refused(tmp_path):
-    def refused(program, message, *given, error=common.BadInput):
-        with pytest.raises(error, match=message):
-            program(*given)
-
-    folder, draw = fake_run(tmp_path, "run"), lambda *argv: look.main([*map(str, argv)])
+    folder, toy = fake_run(tmp_path, "run"), dict(np.load(tmp_path / "toy.npz"))
     (tmp_path / "names.txt").write_text("one\n")
-    refused(draw, "names 1 classes; toy has 2", folder, "--classes", tmp_path / "names.txt")
-    toy = dict(np.load(tmp_path / "toy.npz"))
-    refused(tune, "2", folder, "--labels", "1.1", error=SystemExit)
+    assert "names 1 classes; toy has 2" in refused("look.py --classes", tmp_path / "names.txt", folder)
+    assert "1.1 is not a share of the labels" in refused(f"finetune.py {folder} --labels 1.1")
     torch.save({"weight": torch.ones(2)}, folder / "backbone.pt")
-    refused(tune, "is not the resnet8 of config.json", folder)
+    assert "is not the resnet8 of config.json" in refused("finetune.py", folder)
     np.savez(tmp_path / "toy.npz", **toy | {"y_test": 1 - toy["y_test"]})
-    refused(draw, "is not the data set of this run", folder)
-    (folder / "backbone.pt").unlink(), (folder / "embeddings.npz").unlink()
-    for program, missing in (tune, "backbone.pt"), (draw, "embeddings.npz"):
-        refused(program, f"has no {missing}", folder)
-        refused(program, "is not .* run", tmp_path)
+    assert "is not the data set of this run" in refused("look.py", folder)
+    for program, missing in ("finetune.py", "backbone.pt"), ("look.py", "embeddings.npz"):
+        (folder / missing).unlink()
+        assert f"has no {missing}" in refused(program, folder)
+        assert re.search("is not .* run", refused(program, tmp_path))
 
 
 def test_every_kind_of_run_has_its_pictures(tmp_path):
@@ -1056,9 +1020,12 @@ def test_every_kind_of_run_has_its_pictures(tmp_path):
     assert all((folder / "look.html").exists() and (folder / "dimensions.csv").exists() for folder in folders[:3])
 
 
-def pixels(sheet):
-    """A sprite (3, H, W) of the page, float."""
-    return TF.pil_to_tensor(Image.open(io.BytesIO(base64.b64decode(sheet)))).float()
+def tiles(g, sheets):
+    """The images (N, 3, h, w) in a page's sprites of geometry g."""
+    sheets = [TF.pil_to_tensor(Image.open(io.BytesIO(base64.b64decode(sheet)))) for sheet in sheets]
+    assert all(sheet[0].numel() < 16e6 for sheet in sheets)
+    grids = [sheet.view(3, -1, g["H"], g["columns"], g["W"]).permute(1, 3, 0, 2, 4) for sheet in sheets]
+    return torch.cat([grid.flatten(0, 1)[..., : g["h"], : g["w"]] for grid in grids]).float()
 
 
 def test_a_page_has_what_loops_find_in_the_run(tmp_path):
@@ -1097,22 +1064,17 @@ def test_a_page_has_what_loops_find_in_the_run(tmp_path):
     many = look.of_dimensions(torch.arange(900, -100, -1.0)[:, None].clamp(min=0), {})["shown"][0].tolist()
     assert many[:48] == [*range(48)] and many[48:88] == np.linspace(0, 899, 40).round().tolist()
     assert max(many[88:]) < 900 and len({*many[88:]}) == 40 and np.mean(many[88:]) > 300
-    sheet, g = pixels(re.search('class="sheet">(.*?)</script>', pages[0])[1]), meta["tile"]
-    tiles = sheet.view(3, -1, g["H"], g["columns"], g["W"]).permute(1, 3, 0, 2, 4).flatten(0, 1)[:40]
-    assert (tiles - common.load_data("toy", tmp_path).x_test).abs().mean() < 9
+    images = tiles(meta["tile"], re.findall('class="sheet">(.*?)</script>', pages[0]))[:40]
+    assert (images - common.load_data("toy", tmp_path).x_test).abs().mean() < 9
 
 
-@pytest.mark.parametrize("shape", [(3, 96, 64), (3, 17, 20), (3, 224, 224)])
-def test_sprites_are_tiles_that_phones_take(shape):
-    images = torch.zeros(700, *shape, dtype=torch.uint8)
-    images[:, 0] = torch.arange(700).view(-1, 1, 1) % 250
+@pytest.mark.parametrize("n,height,width", [(700, 96, 64), (16_000, 17, 20), (700, 224, 224)])
+def test_sprites_are_tiles_that_phones_take(n, height, width):
+    images = torch.zeros(n, 3, height, width, dtype=torch.uint8)
+    images[:, 0] = torch.arange(n).view(-1, 1, 1) % 250
     g, sheets = look.sprites(images)
-    for s, sheet in enumerate(sheets):
-        sheet = pixels(sheet)
-        assert sheet[0].numel() < 16e6 and g["W"] % 16 == g["H"] % 16 == 0 and g["w"] <= 64 >= g["h"]
-        for j, image in enumerate(images[s * g["columns"] * g["rows"] :][: g["columns"] * g["rows"]]):
-            y, x = j // g["columns"] * g["H"] + g["h"] // 2, j % g["columns"] * g["W"] + g["w"] // 2
-            assert abs(int(sheet[0, y, x]) - int(image[0, 0, 0])) < 4
+    assert g["W"] % 16 == g["H"] % 16 == 0 and g["w"] <= 64 >= g["h"] and len(sheets) == 1 + (n > 700)
+    assert (tiles(g, sheets)[:n, 0, g["h"] // 2, g["w"] // 2] - images[:, 0, 0, 0]).abs().max() < 4
 
 
 def test_cost_counts_the_gate():
@@ -1141,14 +1103,14 @@ def tiny(tmp_path_factory):
 @pytest.fixture(scope="session")
 def whole(tiny, tmp_path_factory):
     """A run of each method; → the folder of runs."""
-    root = tmp_path_factory.mktemp("runs")
+    root, more = tmp_path_factory.mktemp("runs"), dict(bayesncl="--gate gumbel --similarity ipw", sparsehead="--base byol")
     for method in METHODS:
-        inside(f"{method}.py {tiny} --out", root / method)
+        inside(f"{method}.py {tiny} {more.get(method, '')} --out", root / method)
     return root
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_run_leaves_its_record_and_eval_only_gives_its_numbers_again(whole, tmp_path, capsys, method):
+def test_a_run_leaves_its_record_and_evaluation_gives_it_again_and_leaves_the_model_as_it_is(whole, tmp_path, capsys, method):
     folder, checkpoint = whole / method, whole / method / "checkpoint.pt"
     files = {path.name for path in folder.iterdir()}
     assert files == {"config.json", "metrics.jsonl", "checkpoint.pt", "backbone.pt", "embeddings.npz"}
@@ -1157,7 +1119,14 @@ def test_a_run_leaves_its_record_and_eval_only_gives_its_numbers_again(whole, tm
     assert [line["epoch"] for line in epochs] == [1, 2, 3] and {"loss", "spread", "act", "lr"} <= {*epochs[0]}
     assert last["event"] == "final" and {*common.COLUMNS.values(), "background_lp1"} <= {*last}
     common.resnet("resnet8", 16)[0].load_state_dict(torch.load(folder / "backbone.pt", weights_only=True), strict=True)
-    inside(f"{method}.py --eval-only {checkpoint} --out", tmp_path / "again")
+    with mock.patch.object(common, "evaluate", wraps=common.evaluate) as evaluate:
+        inside(f"{method}.py --eval-only {checkpoint} --out", tmp_path / "again")
+    (_, data, model), saved = evaluate.call_args.args, common.load_checkpoint(checkpoint)["model"]
+    assert all(torch.equal(value, saved[key]) for key, value in model.state_dict().items())  # frequencies, means too
+    h, z = common.features(model, data.x_test, 16)
+    expected = dict(h=h.half(), z=z.half(), y=data.y_test, background=data.background_test)
+    with np.load(tmp_path / "again" / "embeddings.npz") as kept:
+        assert {*kept} == {*expected} and all(np.array_equal(kept[key], expected[key]) for key in kept)
     assert lines(tmp_path / "again") == [last] and common.table(method, last) in capsys.readouterr().out
     inside(f"{method}.py --eval-only {checkpoint} --dataset few --out", tmp_path / "few")
     assert lines(tmp_path / "few")[0]["p_at_10"] is None and lines(tmp_path / "few")[0]["p_at_5"] >= 0
