@@ -419,8 +419,7 @@ def test_consistency_of_random_images_is_a_count_and_its_mean_the_closed_form():
 
 @pytest.mark.parametrize("kind", [nn.Identity(), F.relu, lambda z: F.one_hot(z.argmax(1), 8)])
 def test_sepin_is_the_loss_without_a_dimension_less_the_loss_with_it(kind):
-    z = kind(torch.randn(50, 8)).double()
-    pair = z, z + 0.05 * torch.randn(50, 8) * (z != 0)
+    pair = [z := kind(torch.randn(50, 8)).double(), z + 0.05 * torch.randn(50, 8) * (z != 0)]
     a, b = map(F.normalize, pair)
     loss = lambda *keep: F.cross_entropy(a[:, keep] @ b[:, keep].T / 0.2, torch.arange(50)).item()
     loop = [loss(*(j for j in range(8) if j != i)) - loss(*range(8)) for i in range(8)]
