@@ -408,13 +408,15 @@ def test_consistency_of_random_images_is_a_count_and_its_mean_the_closed_form():
         assert row.tolist() == pytest.approx([max(map(order[:n].count, order)) / n for n in range(1, 31)])
     same = (20 * 19 + 9 * 8) / (30 * 29)  # of two images
     assert ours.mean(0)[[0, 1, 29]].tolist() == pytest.approx([1, (1 + same) / 2, 2 / 3], abs=0.02)
-    rare, e, h = torch.zeros(1000, 3), torch.rand(1000, 40) < torch.linspace(0.004, 0.5, 40), torch.randn(1000, 8)
-    e, rare[0, 0], rare[:, 1] = e.float(), 1, 1  # random dimensions; one that is active on one sample, one on all
-    labels = {"": torch.arange(1000) % 10}
-    metrics, columns = common.interpretability(e, labels, h), common.dimensions(rare, labels, h)
-    assert metrics["cons"] > 14 and abs(metrics["adjusted"]) < 1.5 and abs(metrics["mono"]) < 0.01
-    assert abs(metrics["bits"]) < 1e-3  # no information, at any activation rate
-    assert columns["adjusted"][:2].abs().max() < 1e-6 and columns["bits"][1:].abs().max() < 1e-6
+    labels, rare, h = {"": torch.arange(2000) % 10}, torch.zeros(2000, 4), torch.randn(2000, 8)
+    rare[0, 0], rare[:, 1], rare[[0, 10], 2] = 1, 1, 1  # active on one sample, on all, on two of a class, on none
+    columns = common.dimensions(rare, labels, h)
+    assert columns["adjusted"][:3].tolist() == pytest.approx([0, 0, 1], abs=1e-6)
+    assert columns["bits"][[1, 3]].abs().max() < 1e-6
+    assert common.interpretability(rare, labels, h)["adjusted"] == pytest.approx(50)  # one of 2,000 is below 0.1 %
+    metrics = common.interpretability((torch.rand(2000, 40) < torch.linspace(0.002, 0.5, 40)).float(), labels, h)
+    assert metrics["cons"] > 13 and abs(metrics["adjusted"]) < 1.5 and abs(metrics["mono"]) < 0.01
+    assert abs(metrics["bits"]) < 1e-3  # random dimensions tell nothing, at any activation rate
 
 
 @pytest.mark.parametrize("kind", [nn.Identity(), F.relu, lambda z: F.one_hot(z.argmax(1), 8)])
