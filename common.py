@@ -360,7 +360,7 @@ def random_consistency(y: Tensor, orders=200) -> Tensor:
 
 def mono_score(a: Tensor, h: Tensor) -> Tensor:
     """MonoScore (arXiv 2504.02821) of activations a (N, K) ≥ 0: mean cosine of the pairs of samples h (N, d), weighted
-    by the product of their activations, scaled to [0, 1] each; less the mean of all pairs. (K,), NaN where undefined."""
+    by the product of a, scaled to [0, 1], less that of all pairs: (K,) or NaN. (The paper's h is another network's.)"""
     h, low = F.normalize(h), a.amin(0)
     a = F.pad((a - low) / (a.amax(0) - low), (0, 1), value=1.0)  # the last column weights all pairs alike
     score = (a.T @ h).square().sum(1) - a.square().T @ h.square().sum(1)  # without each sample's pair with itself
@@ -384,17 +384,17 @@ def dimensions(e: Tensor, labels: dict[str, Tensor], h: Tensor) -> dict[str, Ten
         cons, by_chance = count.amax(0) / n, random_consistency(y).mean(0)[n.long().clamp(min=1) - 1]
         nats = entr(n / N) + entr(1 - n / N) + entr(total / N).sum() - entr(count / N).sum(0)
         nats = nats - entr((total - count) / N).sum(0) - (n > 0) * (n < N) * (total.count_nonzero() - 1) / (2 * N)
-        columns |= {key + "class": count.argmax(0), key + "cons": cons,
+        columns |= {key + "class": count.argmax(0).where(n > 0, torch.nan), key + "cons": cons,
                     key + "adjusted": (cons - by_chance) / (1 - by_chance).clamp(min=1e-9),  # 0 for one sample
                     key + "entropy": entr(mass / mass.sum(0)).sum(0), key + "bits": nats / math.log(2)}
     return columns
 
 
 def interpretability(e: Tensor, labels: dict[str, Tensor], h: Tensor) -> dict[str, float | None]:
-    """Means over the columns of `dimensions`, None where undefined. act: share of active entries; live_dims: dimensions
-    active on any sample (the papers' rate may be either's share); l1: ‖e‖₁/√K, hoyer: (√K − ‖e‖₁)/(√K − 1), ‖e‖₂ = 1;
-    corr: |C_ij|, i ≠ j, live ([NCL] Fig. 3c). Per label: cons in %, entropy; cons_<r>, dims_<r>: cons and number of
-    dimensions active on a share ≥ r of the samples; adjusted, in %, of those with r = 0.001; bits, of all; p_at_<k>."""
+    """Means over the columns of `dimensions`, None where undefined. act: share of active entries; live_dims: number of
+    dimensions active on any sample (the papers' rate: act or live_dims/K); l1: ‖e‖₁/√K, hoyer: (√K − ‖e‖₁)/(√K − 1),
+    ‖e‖₂ = 1; corr: |C_ij|, i ≠ j, live ([NCL] Fig. 3c). Per label: cons in %, entropy; cons_<r>, dims_<r>: cons, number
+    of dimensions active on a share ≥ r of samples; adjusted, in %, of those with r = 0.001; bits, of all; p_at_<k>."""
     columns, mean = dimensions(e, labels, h), lambda x: x[x.isfinite()].mean().item() if x.isfinite().any() else None
     e, act, root = F.normalize(e), columns["act"], math.sqrt(e.shape[1])
     size, n, f = e[e.any(1)].abs().sum(1), int((act > 0).sum()), F.normalize(e[:, act > 0], dim=0)

@@ -1,12 +1,12 @@
 """A finished run as a page to browse its dimensions, as pictures and as a table; nothing is trained.
 
     python look.py runs/<run>                     into the run's folder
-    python look.py runs/<run> runs/<other> ...    the same for each; what is written into the first has all side by side
+    python look.py runs/<run> runs/<other> ...    the same for each; the page in the first has all on its data set
     ... --data-root DATA --classes NAMES.txt      where the data set is elsewhere now; names of its classes, one a line
 
-look.html            every dimension, what activates it, every image: one file that any browser opens, offline
+look.html            every dimension, what activates it, every image: one file, offline, for browsers since 2024
 top_images.png       the ten most active dimensions, a column each: the images that activate it most ([NCL] Fig. 1a, b)
-active_images.png    the same columns: of all images that activate it, evenly from strongest to weakest, as Cons. counts
+active_images.png    the same columns: of all images that activate it, evenly spread from the strongest to the weakest
 dimensions.csv       common.dimensions of the test images, a row per dimension, the most active first
 and with matplotlib:
 dimensions.png       correlation of random dimensions ([NCL] Fig. 3c), activations (Fig. 1c, d), active ones per image
@@ -41,7 +41,7 @@ import shapes
 ASSETS = Path(__file__).parent / "assets"
 SHOWN = STRONGEST, SPREAD, RANDOM = 48, 40, 40  # images of a dimension on its page
 TOP, NEAR, PARTNERS, BINS = 32, 12, 8, 32  # dimensions and neighbours of an image; partners of a dimension, histogram
-KINDS = {"f4": "Float32Array", "u1": "Uint8Array", "i1": "Int8Array", "u2": "Uint16Array", "u4": "Uint32Array"}
+KINDS = {"f4": "Float32Array", "u1": "Uint8Array", "i2": "Int16Array", "u2": "Uint16Array", "u4": "Uint32Array"}
 
 
 # ------------------------------------------------------------------------------------------------------------- reading
@@ -50,7 +50,7 @@ def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
     images. BadInput where there is no run, or one that has not finished."""
     try:
         config = json.loads((folder / "config.json").read_text())
-        config["method"], config["dataset"], config["data_root"]
+        config["method"], Path(config["dataset"]), Path(config["data_root"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise common.BadInput(f"{folder} is not the folder of a run ({type(error).__name__}: {error})")
     if not (folder / "embeddings.npz").exists():
@@ -58,18 +58,22 @@ def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
     try:
         with np.load(folder / "embeddings.npz", allow_pickle=False) as kept:
             arrays = {key: torch.from_numpy(kept[key]) for key in ("h", "z", *kept.files)}
+        (h, z), labels = (arrays[key].float() for key in "hz"), [*arrays.values()][2:]
+        if not (h.ndim == z.ndim == 2 and len(h) == len(z) > 1 and z.shape[1] and (h.sum() + z.sum()).isfinite() and
+                all(y.dtype == torch.int64 and y.shape == (len(z),) and y.min() >= 0 for y in labels)):
+            raise ValueError("embeddings.npz is damaged, or the embeddings are not finite in 16 bits")
         config["lines"] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
         config["lines"][-1]["epochs"]  # which only the final record has
     except Exception as error:  # what a damaged archive may raise is not listed anywhere
         raise common.BadInput(f"what {folder} holds cannot be read ({type(error).__name__}: {error})")
-    return config, {key: a.float() if a.is_floating_point() else a for key, a in arrays.items()}
+    return config, arrays | {"h": h, "z": z}
 
 
 def images_of(config: dict, arrays: dict[str, Tensor], root: str) -> Tensor:
     """The test images (N, 3, H, W) uint8 behind a run's embeddings; BadInput where the data set is another by now."""
     data = common.load_data(config["dataset"], root)
-    same_labels = data.y_test is None or "y" not in arrays or torch.equal(data.y_test, arrays["y"])
-    if len(data.x_test) != len(arrays["z"]) or not same_labels:
+    pairs = [(getattr(data, f"{name}_test"), arrays.get(name)) for name in ("y", "background")]
+    if len(data.x_test) != len(arrays["z"]) or not all(a is None or b is None or torch.equal(a, b) for a, b in pairs):
         raise common.BadInput(f"{config['dataset']} under {root} is not the data set of this run; give its --data-root")
     return data.x_test
 
@@ -146,16 +150,16 @@ def of_dimensions(e: Tensor, labels: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def of_images(e: Tensor) -> dict[str, Tensor]:
     """What the page shows of images, of normalised embeddings e (N, K), N rows each: their strongest dimensions (K:
-    none) with signed values as bytes of the largest, the number of active ones, the nearest images by cosine."""
+    none) with signed values in 16 bits of the largest, the number of active ones, the nearest images by cosine."""
     value, index = e.abs().topk(min(TOP, e.shape[1]))
     cosine, near = common.neighbours(e, e, min(NEAR, len(e) - 1), skip_self=True)
-    signed = (127 * e.gather(1, index) / value[:, :1]).nan_to_num().round()
+    signed = (32767 * e.gather(1, index) / value[:, :1]).nan_to_num().round()
     return {"dims": index.masked_fill(value <= common.ACTIVE, e.shape[1]), "size": signed.long(),
             "largest": value[:, 0], "actives": (e.abs() > common.ACTIVE).sum(1), "near": near,
-            "close": (127 * cosine).round().long()}
+            "close": (32767 * cosine).round().long()}
 
 
-def packed(arrays: dict[str, Tensor]) -> tuple[dict[str, list], str]:
+def binary(arrays: dict[str, Tensor]) -> tuple[dict[str, list], str]:
     """{name: array} → {name: [JavaScript's type, offset, length]} and all of them, compressed, in base64."""
     where, parts, at = {}, [], 0
     for name, array in arrays.items():
@@ -185,25 +189,25 @@ def sprites(images: Tensor, largest=64, quality=85) -> tuple[dict[str, int], lis
     return {"w": w, "h": h, "W": W, "H": H, "columns": columns, "rows": rows}, sheets
 
 
-def page(runs: list[tuple[Path, dict, dict[str, Tensor]]], images: Tensor, names: list[list[str]]) -> str:
-    """look.html of runs (folder, config, arrays) on the same images (N, 3, H, W), of classes with these names."""
+def page(runs: list[tuple[Path, dict, dict[str, Tensor]]], images: Tensor, names: list[list[str]], command: str) -> str:
+    """look.html, written by `command`, of runs (folder, config, arrays) on images (N, 3, H, W); names of classes."""
     labels, arrays, facts = labels_of(runs[0][2]), {}, []
     for q, y in enumerate(labels.values()):
         random = common.random_consistency(y).sort(0).values  # (200, N)
         arrays |= {f"label{q}": y, f"base{q}": y.bincount(), f"chance{q}": random.mean(0), f"high{q}": random[189]}
     for r, (folder, config, own) in enumerate(runs):
-        e, last = F.normalize(own["z"]), config["lines"][-1]
+        e, last = F.normalize(own["z"]), config["lines"][-1] | common.interpretability(own["z"], labels, own["h"])
         found = common.dimensions(own["z"], labels, own["h"]) | of_dimensions(e.abs(), labels) | of_images(e)
         arrays |= {f"{r}{name}": array for name, array in found.items()}
         metrics = {key: v for key, v in last.items() if isinstance(v, (int, float)) and math.isfinite(v)}
         about = {key: config.get(key) or "not noted" for key in ("command", "commit", "date")}
         facts.append(about | {"name": folder.resolve().name, "metrics": metrics, "K": (K := e.shape[1]),
                               "top": min(TOP, K), "partners": min(PARTNERS, K)})
-    where, numbers = packed(arrays)
+    where, numbers = binary(arrays)
     geometry, sheets = sprites(images)
     meta = {"dataset": runs[0][1]["dataset"], "N": len(images), "labels": names, "keys": [*labels], "runs": facts,
             "active": common.ACTIVE, "shown": SHOWN, "near": min(NEAR, len(images) - 1), "bins": BINS, "tile": geometry,
-            "arrays": where, "command": shlex.join(["python", "look.py", *(str(folder) for folder, *_ in runs)])}
+            "arrays": where, "command": command}
     template = (ASSETS / "look.html").read_text(encoding="utf-8")
     script = template.split("<script>")[1].split("</script>")[0]  # the one that may run
     holes = {"hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(), "numbers": numbers,
@@ -213,37 +217,33 @@ def page(runs: list[tuple[Path, dict, dict[str, Tensor]]], images: Tensor, names
 
 
 # ------------------------------------------------------------------------------------------------------------- program
-def look(folders: list[Path], data_root: str | None, classes: Path | None) -> None:
-    """Everything that is listed above, of the runs in `folders`."""
-    landscapes = [folder for folder in folders if (folder / "curves.npz").exists()]
-    runs = [(folder, *read_run(folder)) for folder in folders if folder not in landscapes]
-    all_images = [images_of(config, arrays, data_root or config["data_root"]) for _, config, arrays in runs]
-    for run, images in zip(runs, all_images):
-        folder, config, arrays = run
-        draw_images(folder, images, arrays["z"])
-        (folder / "dimensions.csv").write_text(dimensions(arrays))
-        beside = [other for other in runs if other[1]["dataset"] == config["dataset"]]
-        names = class_names(config["dataset"], data_root or config["data_root"], labels_of(arrays), classes)
-        text = page(beside if run is beside[0] else [run], images, names)
-        (folder / "look.html").write_text(text, encoding="utf-8")
-        print(f"open {folder / 'look.html'} in a browser ({len(text) / 1e6:.1f} MB)")
-    try:
-        sys.path.append(str(ASSETS.parent / "tools"))
-        import draw
-        draw.landscapes(landscapes)
-        draw.runs(runs)
-    except ImportError as error:
-        print(f"the other pictures need matplotlib ({error})")
-
-
 def main(argv=None):
     flags = argparse.ArgumentParser(prog="look.py", usage=argparse.SUPPRESS, description=__doc__,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     flags.add_argument("--classes", type=Path, help="a file with the name of a class on each line")
-    args = flags.parse_args(argv)
-    look(args.runs, args.data_root, args.classes)
+    args, command = flags.parse_args(argv), shlex.join(["python", "look.py", *(sys.argv[1:] if argv is None else argv)])
+    landscapes = [folder for folder in args.runs if (folder / "curves.npz").exists()]
+    runs = [(folder, *read_run(folder)) for folder in args.runs if folder not in landscapes]
+    roots = [args.data_root or config["data_root"] for _, config, _ in runs]
+    all_images = [images_of(config, arrays, root) for (_, config, arrays), root in zip(runs, roots)]
+    for run, images, root in zip(runs, all_images, roots):
+        folder, config, arrays = run
+        draw_images(folder, images, arrays["z"])
+        (folder / "dimensions.csv").write_text(dimensions(arrays))
+        beside = [other for other in runs if other[1]["dataset"] == config["dataset"]]
+        names = class_names(config["dataset"], root, labels_of(arrays), args.classes)
+        text = page(beside if run is beside[0] else [run], images, names, command)
+        (folder / "look.html").write_text(text, encoding="utf-8")
+        print(f"open {folder / 'look.html'} in a browser ({len(text) / 1e6:.1f} MB)")
+    sys.path.append(str(ASSETS.parent / "tools"))
+    try:
+        import draw
+    except ImportError as error:
+        return print(f"the other pictures need matplotlib ({error})")
+    draw.landscapes(landscapes)
+    draw.pictures(runs)
 
 
 if __name__ == "__main__":

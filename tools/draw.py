@@ -105,7 +105,7 @@ def titles(runs: list[tuple]) -> list[str]:
     return named if len({*named}) == len(named) > 1 else [folder.resolve().name for folder, *_ in runs]
 
 
-def runs(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
+def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
     """All pictures of runs (folder, config with metrics.jsonl's "lines", arrays) of image methods, in their folders;
     what compares them in the first."""
     records = {}
@@ -113,8 +113,9 @@ def runs(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
         dimensions(folder / "dimensions.png", arrays["z"])
         if config["method"] == "simsiam":
             collapse(folder / "collapse.png", config["lines"])
-        if any(name.startswith("p_at_10_top") for name in config["lines"][-1]):
-            records.setdefault(config["method"], []).append(config["lines"][-1])
+        last = config["lines"][-1]
+        if any(name.startswith("p_at_10_top") for name in last) and last["p_at_10"] is not None:
+            records.setdefault(config["method"], []).append(last)
     if records:
         selection(runs[0][0] / "selection.png", records)
     if len(runs) > 1 or runs and runs[0][1]["method"] == "sparsehead":
@@ -124,8 +125,11 @@ def runs(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
 def landscapes(folders: list[Path]) -> None:
     """landscape() of runs of sparse_coding.py."""
     for folder in folders:
-        with np.load(folder / "curves.npz", allow_pickle=False) as curves:
-            landscape(folder, dict(curves))
+        try:
+            curves = dict(np.load(folder / "curves.npz", allow_pickle=False))
+        except Exception as error:  # what a damaged archive may raise is not listed anywhere
+            raise common.BadInput(f"{folder / 'curves.npz'} cannot be read ({type(error).__name__}: {error})")
+        landscape(folder, curves)
 
 
 def landscape(folder: Path, curves: dict[str, np.ndarray]) -> None:
