@@ -3,10 +3,9 @@
     python tools/report.py            rewrite the tables; with matplotlib draw assets/background-rates.png
     python tools/report.py --check    change nothing; exit code 1 if a table differs from the records
 
-The pages say what their tables show. A row whose label links to a record of an image run shows the mean over all its
-seeds, or over those in a column "seeds"; one with two links shows the difference, by seed. A heading says which number
-a column shows, see COLUMNS. Where a heading links to a record of sparse_coding.py, a row's label is an experiment and a
-setting as that program names them. All other cells stay. Sentences with a number that no table has are printed.
+A row whose label links to a record of an image run shows the mean over its seeds, or over those in a column "seeds";
+one with two links shows the difference, by seed; COLUMNS says what a heading stands for. Where a heading links to a
+record of sparse_coding.py, a row's label is an experiment and a setting as that program names them. Other cells stay.
 """
 import argparse
 import json
@@ -23,13 +22,14 @@ import shapes
 
 RESULTS, PAGES = ROOT / "results", (ROOT / "README.md", ROOT / "results" / "README.md")
 COLUMNS = {  # heading: numbers of a record, {key:format}
-    "LP@1": "{lp1:.1f}", "5-NN": "{knn5:.1f}", "Act.": "{act:.3f}", "Corr.": "{corr:.3f}", "‖W‖₂,₁": "{l21:.3g}",
+    "LP@1": "{lp1:.1f}", "Act.": "{act:.3f}", "5-NN": "{knn5:.1f}",
+    "Cons.": "{cons:.1f}", "bits": "{bits:.3f}", "Corr.": "{corr:.3f}", "‖W‖₂,₁": "{l21:.3g}", "P@10": "{p_at_10:.1f}",
     "LP@1 of z": "{lp1_embedding:.1f}", "tuned on 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}",
-    "P@10": "{p_at_10:.1f}", "Cons.": "{cons:.1f}", "H_s": "{entropy:.2f}", "live": "{live_dims:.0f}",
+    "H_s": "{entropy:.2f}", "indicator": "{spread:.2f}", "SEPIN@10": "{sepin_10:.3f}", "seconds": "{seconds_train:.0f}",
+    "unused": "{unused_columns:.0%}", "weighted": "{cons_weighted:.1f}", "below 0.1 %": "{rare_dims:.0f}",
+    "live": "{live_dims:.0f}", "adj.": "{adjusted:.1f}", "gates open": "{open:.2f}", "MonoScore": "{mono:.3f}",
     "LP@1 / 5-NN": "{lp1:.1f} / {knn5:.1f}", "ratio of h / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
     "Cons. of background": "{background_cons:.1f}", "rank of h / z": "{rank_representation:.1f} / {rank_embedding:.1f}",
-    "weighted": "{cons_weighted:.1f}", "below 0.1 %": "{rare_dims:.0f}", "seconds": "{seconds_train:.0f}",
-    "adj.": "{adjusted:.1f}", "gates open": "{open:.2f}", "indicator": "{spread:.2f}", "unused": "{unused_columns:.0%}",
     **{f"≥ {100 * share:g} %": f"{{cons_{share}:.1f}}" for share in common.SHARES},
     **{name: f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}" for name in shapes.BACKGROUNDS},
     **{f"{label}, {kind} {m}": f"{{{key}_{kind}_{m}:.1f}}" for label, key in (("P@10", "p_at_10"), ("LP@1", "lp1"))
@@ -91,7 +91,7 @@ def image_cell(label: str, template: str, wanted: str = "") -> str | None:
         spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 2 else ""
         return f"{np.mean(values):{form}}{spread}".replace("%", " %")
     try:
-        return re.sub(r"\{([\w.]+):([^}]+)\}", number, template)
+        return re.sub(r"-(0\.0+)(?!\d)", r"\1", re.sub(r"\{([\w.]+):([^}]+)\}", number, template))  # no −0.0
     except KeyError as error:
         if f"{{{error.args[0]}:" in template and not any(error.args[0] in numbers for numbers in first.values()):
             return None
