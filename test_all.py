@@ -1356,9 +1356,9 @@ PYTHON = {str(path.relative_to(HERE)): path.read_text() for path in (*HERE.glob(
 def test_no_file_class_function_line_or_difference_between_methods_is_too_long():
     for name in {*PYTHON, *(name for name in LINES if (HERE / name).exists())}:
         limit = LINES.get(name, 200 if name.startswith("tools/") else 220)
-        assert len((HERE / name).read_text().splitlines()) <= limit, name
+        rows = (HERE / name).read_text(encoding="utf-8").splitlines()
+        assert len(rows) <= limit and (name == "README.md" or max(map(len, rows)) <= 120), name
     for name, text in PYTHON.items():
-        assert max(map(len, text.splitlines())) <= 120, name
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name != "shapes":
                 limit = 90 if isinstance(node, ast.ClassDef) else 45
