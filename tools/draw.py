@@ -23,17 +23,17 @@ def save(figure, path: Path) -> None:
 def dimensions(path: Path, e: Tensor) -> None:
     """Of embeddings e (N, K): |C| of 20 random live dimensions ([NCL] Fig. 3c); activations of 40 evenly spread samples
     (Fig. 1c, d), the dimensions by their mean; active dimensions per sample."""
-    e = F.normalize(e).abs()
-    active, order = e > common.ACTIVE, e.mean(0).argsort(descending=True)
+    e = F.normalize(e)
+    active, order = e.abs() > common.ACTIVE, e.abs().mean(0).argsort(descending=True)
     live = active.any(0).nonzero()[:, 0]
     shown = live[torch.randperm(len(live), generator=torch.Generator().manual_seed(0))[:20]]
-    f = F.normalize(e[:, shown], dim=0)  # |C| of non-negative embeddings is C
+    f = F.normalize(e[:, shown], dim=0)
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
-    picture = left.imshow((f.T @ f).numpy(), vmin=0, vmax=1, cmap="magma")
-    left.set(title=f"correlation of {len(shown)} random live dimensions", xticks=[], yticks=[])
+    picture = left.imshow((f.T @ f).abs().numpy(), vmin=0, vmax=1, cmap="magma")
+    left.set(title=f"|correlation| of {len(shown)} random live dimensions", xticks=[], yticks=[])
     figure.colorbar(picture, ax=left)
     rows = torch.linspace(0, len(e) - 1, min(40, len(e))).long()
-    picture = middle.imshow(e[rows][:, order].numpy(), aspect="auto", vmin=0, cmap="magma", interpolation="none")
+    picture = middle.imshow(e[rows][:, order].abs().numpy(), aspect="auto", vmin=0, cmap="magma", interpolation="none")
     middle.set(title=f"|activation|, {active.float().mean():.1%} of the entries active", ylabel="image",
                xlabel="dimension, the most active first")
     figure.colorbar(picture, ax=middle)
