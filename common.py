@@ -448,7 +448,7 @@ def health(z: Tensor) -> dict[str, Tensor]:
     return {"spread": z.std(0).mean() * z.shape[1] ** 0.5, "act": (z.abs() > ACTIVE).float().mean()}
 
 
-# ==================================================== from here on: data, flags, folders. No result is computed below.
+# =================== from here on: data, flags, folders. Results are computed above; evaluate() calls what does it.
 class BadInput(ValueError):
     """What the user gave cannot be used. The message is one line: what is wrong and what to do."""
 
