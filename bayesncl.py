@@ -138,6 +138,16 @@ class BayesNCL(nn.Module):
         return h, z * m, m, alpha  # the loss normalises, once: each time divides an empty row's gradient by eps
 
 
+def network(args):
+    """The model that the settings of a run describe."""
+    backbone, d = common.resnet(args.arch, args.image_size)
+    K = d if args.head == "none" else args.head_out
+    head = projection_head(args.head, d, args.head_hidden, K)
+    gating = gating_head(d, args.gate_hidden, K, args.gate_layers)
+    return BayesNCL(backbone, head, gating, K, args.activation, args.gate, args.gate_temperature, args.detach,
+                    args.similarity)
+
+
 def parser():
     """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
@@ -166,16 +176,9 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
-
-    backbone, d = common.resnet(args.arch, args.image_size)
-    K = d if args.head == "none" else args.head_out
-    head = projection_head(args.head, d, args.head_hidden, K)
-    gating = gating_head(d, args.gate_hidden, K, args.gate_layers)
-    model = BayesNCL(backbone, head, gating, K, args.activation, args.gate, args.gate_temperature, args.detach,
-                     args.similarity)
-    model.to(args.device, memory_format=torch.channels_last)
-    groups = [dict(params=[*backbone.parameters(), *head.parameters()]),
-              dict(params=gating.parameters(), lr=args.gate_lr)]
+    model = network(args).to(args.device, memory_format=torch.channels_last)
+    groups = [dict(params=[*model.backbone.parameters(), *model.head.parameters()]),
+              dict(params=model.gating.parameters(), lr=args.gate_lr)]
     optimizer = common.OPTIMIZERS[args.optimizer](groups, lr=args.lr, weight_decay=args.weight_decay)
     run = common.Run(args)
     contrast = spectral_loss if args.loss == "spectral" else lambda z1, z2: nt_xent(z1, z2, args.temperature)
@@ -187,7 +190,7 @@ def main(argv=None):
         model.train()
         run.seed(epoch)
         log = []
-        for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
+        for step, (images, _) in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             optimizer.zero_grad()
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
@@ -204,7 +207,7 @@ def main(argv=None):
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
         metrics, *_ = common.evaluate(run, data, model, selection=True)
-        run.finish(metrics, backbone)
+        run.finish(metrics, model.backbone)
 
 
 if __name__ == "__main__":

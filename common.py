@@ -1,15 +1,14 @@
 """What every method file shares: views, network, evaluation; below a ruler files and flags. No loss, no training loop.
 
     two_views(images, size) → two float32 batches (N, 3, S, S), augmented where the uint8 images are
-    resnet(arch, size) → a ResNet without classifier and its dimension d; LARS, lr_at, set_lr; gather for torchrun
-    evaluate(run, data, model) → linear probe, kNN, what the dimensions stand for
+    resnet(arch, size) → a ResNet without classifier and its dimension d; LARS, lr_at, set_lr
+    evaluate(run, data, model) → linear probe, kNN, what the dimensions stand for; gather for torchrun
 
 Where all methods differ from their authors' code: 1. the CIFAR stem has padding 1 (NCL: 2); 2. views are torchvision's
-operators on floats, theirs PIL's on bytes, blurred by boxes (NCL on ImageNet-100: DALI's); on a CPU the order of colour
-operators is drawn per part of a batch; 3. ImageNet's images are shrunk to 256 pixels and cut square, so crops never
-see the margins; 4. inputs are (x − 0.5) / 0.25 everywhere; 5. the probe is a convex one, neighbours are by cosine
-(SparseHead's: Euclidean); 6. bf16 (NCL: fp16), learning rates and momenta change per step where some do per epoch, and
-a warm-up of n steps starts at 1/(n + 1) of the peak (NCL's: at 3e-5); 7. on CPUs every process has its own BatchNorm.
+operators on floats, theirs PIL's on bytes with box blur (NCL on ImageNet-100: DALI's); on a CPU parts of a batch share
+an order of colour operators; 3. ImageNet is shrunk to 256 pixels and cut square: no crop sees the margins; 4. inputs
+are (x − 0.5) / 0.25; 5. the probe is convex, neighbours are by cosine (SparseHead's: Euclidean); 6. bf16 (NCL: fp16),
+rates and momenta per step (some: epoch), warm-ups from 1/(n + 1) of the peak (3e-5); 7. on a CPU BatchNorm per process.
 """
 import argparse
 import contextlib
@@ -131,9 +130,9 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     change = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1) * chance(0.8, x)  # 0 changes nothing
     factor = [*(1 + jitter * change[:3]).clamp(min=0), jitter / 4 * change[3]]
     if on_cpu(x):
-        for k in torch.randperm(4).tolist():
+        for k in torch.randperm(4).tolist() if jitter else ():
             x = ADJUST[k](x, factor[k])
-    else:
+    elif jitter:
         for turn in torch.rand(len(x), 4, device=x.device).argsort(1).T.view(4, -1, 1, 1, 1):
             before = x  # turn (N, 1, 1, 1): the operator that each image gets next
             for k in range(4):
@@ -141,16 +140,16 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     return torch.where(chance(gray, x), grayscale(x), x)
 
 
-def augment(x: Tensor, size: int, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic", colour_first=False):
+def augment(x, size, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic", colour_first=False, flip=0.5):
     """One random view (N, 3, size, size) float32 in [0, 1] of images x (N, 3, H, W) uint8, drawn per image (SimCLR):
-    RandomResizedCrop (area min_scale to 1), flip (p = ½), colour, Gaussian blur (p = `blur`, σ ~ U(0.1, 2) pixels)."""
+    RandomResizedCrop (area min_scale to 1), flip, colour, Gaussian blur (p = `blur`, σ ~ U(0.1, 2) pixels)."""
     part = max(1, 2**16 // max(size**2, x[0, 0].numel()))  # images that stay in a CPU's cache, by measurement
     if len(x) > part and on_cpu(x):
-        return torch.cat([augment(y, size, min_scale, jitter, gray, blur, crop, colour_first) for y in x.split(part)])
-    x = x.float() / 255
-    x = random_colour(x, jitter, gray) if colour_first else x
+        options = min_scale, jitter, gray, blur, crop, colour_first, flip
+        return torch.cat([augment(y, size, *options) for y in x.split(part)])
+    x = random_colour(x.float() / 255, jitter, gray) if colour_first else x.float() / 255
     boxes = random_boxes(len(x), *x.shape[2:], min_scale, x.device)
-    x = resized_crop(x, *boxes, size, chance(0.5, x).flatten(), crop).clamp(0, 1)
+    x = resized_crop(x, *boxes, size, chance(flip, x).flatten(), crop).clamp(0, 1)
     x = x if colour_first else random_colour(x, jitter, gray)
     if blur:
         chosen, sigma = chance(blur, x).flatten(), torch.empty(len(x), device=x.device).uniform_(0.1, 2)
@@ -183,7 +182,7 @@ def eval_view(x: Tensor, size: int) -> Tensor:
 def resnet(arch: str, image_size: int, zero_init_residual=False) -> tuple[nn.Module, int]:
     """A backbone without classifier, (N, 3, S, S) → h (N, d), and d. resnet18, 34, 50: torchvision's; up to 96 pixels
     with a 3×3 stride-1 first convolution, up to 48 without max-pool too (the CIFAR stem). resnet8, 20: the CIFAR family
-    of He et al. 2016, small enough for a CPU. zero_init_residual: residual branches start at 0 (Goyal et al. 2017)."""
+    of He et al. 2016. zero_init_residual: residual branches start at 0 (Goyal et al. 2017)."""
     if arch in ("resnet18", "resnet34", "resnet50"):
         net = getattr(torchvision.models, arch)(zero_init_residual=zero_init_residual)
         d, net.fc = net.fc.in_features, nn.Identity()
@@ -241,18 +240,6 @@ def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:
         group["lr"] = group.setdefault("peak_lr", group["lr"]) * (1 if group.get("fixed_lr") else share)
 
 
-def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Tensors (n, ·) of this process → (N, ·) of the whole batch, of which under torchrun every process computes the
-    same loss. Each back-propagates into its own rows, times world(): DistributedDataParallel takes the mean."""
-    if world() == 1:
-        return tensors
-    own = torch.cat(tensors, 1)
-    rows = [torch.empty_like(own) for _ in range(world())]
-    dist.all_gather(rows, own.detach())
-    rows[rank()] = own + (world() - 1) * (own - own.detach())  # the same value, the gradient times world()
-    return torch.cat(rows).split([t.shape[1] for t in tensors], 1)
-
-
 # ---------------------------------------------------------------------------------------------------------- evaluation
 ACTIVE = 1e-5  # a dimension is active on a sample when |e| of the L2-normalised embedding exceeds this ([NCL])
 SHARES = 0.001, 0.01, 0.05  # of the samples: activation rates from which Cons. is given too
@@ -290,7 +277,6 @@ def logistic_regression(x: Tensor, y: Tensor, W: Tensor, strengths, tolerance: f
         L = torch.linalg.cholesky((p * (1 - p)).mean().clamp(min=1e-6).item() * second + penalty.cpu().double().diag())
         unscale = 1e3 * torch.linalg.inv(L).to(x)  # LBFGS's first step is −gradient, times 1/‖gradient‖₁
         V = W @ L.to(x) / 1e3  # if that is below 1, as it were without V / 1e3 and loss / 1e6
-
         def closure():
             W = V @ unscale
             logits = product(W, rows)  # (C, N)
@@ -298,24 +284,30 @@ def logistic_regression(x: Tensor, y: Tensor, W: Tensor, strengths, tolerance: f
             V.grad = 1e-6 * (product(p, columns) / len(x) - target + penalty * W) @ unscale.T
             logsumexp = logits.amax(0) - p.amax(0).log()
             return 1e-6 * (logsumexp.mean() - (W * target).sum() + (penalty * W.square()).sum() / 2)
-
         torch.optim.LBFGS([V], max_iter=200, tolerance_grad=0, tolerance_change=1e-6 * tolerance,
                           line_search_fn="strong_wolfe").step(closure)
         yield (W := V @ unscale)
 
 
-def linear_probe(train, y_train, test, y_test, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)) -> dict[str, float]:
-    """Logistic regression on features (N, d), standardised → {"lp1", "lp5"}, % of the test set, and "l2", the best of
-    `strengths` on a held-out tenth of the *training* set, all of which is then fitted."""
+def fit_probe(train: Tensor, y_train: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)):
+    """Logistic regression on features (N, d), standardised: a function from features to scores (N, C), and its l2, the
+    best of `strengths` on a held-out tenth of the *training* set, all of which is then fitted."""
     mean, std = train.mean(0), train.std(0).clamp(min=1e-6)
-    train, test = (F.pad((x - mean) / std, (0, 1), value=1.0) for x in (train, test))
+    standard = lambda x: F.pad((x - mean) / std, (0, 1), value=1.0)
+    train = standard(train)
     held = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)) < max(1, len(train) // 10)
     held, zero = held.to(train.device), train.new_zeros(int(y_train.max()) + 1, train.shape[1])
     tried = [*logistic_regression(train[~held], y_train[~held], zero, strengths, 1e-3)]
     right = [(product(train[held], W).argmax(1) == y_train[held]).float().mean().item() for W in tried]
     l2, start = max(zip(right, strengths, tried), key=lambda fit: fit[:2])[1:]  # of equals the stronger
-    scores = product(test, next(logistic_regression(train, y_train, start, [l2], 3e-5)))  # (N, C)
-    hits = (scores.topk(min(5, len(zero)), 1).indices == y_test[:, None]).float()  # (N, 5)
+    W = next(logistic_regression(train, y_train, start, [l2], 3e-5))  # (C, d + 1)
+    return lambda x: product(standard(x), W), l2
+
+
+def linear_probe(train, y_train, test, y_test, **options) -> dict[str, float]:
+    """fit_probe of the training set → {"lp1", "lp5"}, % of the test set (features (N, d), labels (N,)), and "l2"."""
+    classify, l2 = fit_probe(train, y_train, **options)
+    hits = (classify(test).topk(min(5, int(y_train.max()) + 1), 1).indices == y_test[:, None]).float()  # (N, 5)
     return {"lp1": 100 * hits[:, 0].mean().item(), "lp5": 100 * hits.amax(1).mean().item(), "l2": l2}
 
 
@@ -437,7 +429,7 @@ def feature_selection(e_train: Tensor, y_train: Tensor, e: Tensor, y: Tensor, l2
         for name, order in orders.items():
             kept = order[:m]
             scores[f"p_at_10_{name}_{m}"] = precision_at(e[:, kept], y, [10])[10]
-            scores[f"lp1_{name}_{m}"] = linear_probe(e_train[:, kept], y_train, e[:, kept], y, [l2])["lp1"]
+            scores[f"lp1_{name}_{m}"] = linear_probe(e_train[:, kept], y_train, e[:, kept], y, strengths=[l2])["lp1"]
     return scores
 
 
@@ -463,10 +455,22 @@ def world() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors (n, ·) of this process → (N, ·) of the whole batch, of which under torchrun every process computes the
+    same loss. Each back-propagates into its own rows, times world(): DistributedDataParallel takes the mean."""
+    if world() == 1:
+        return tensors
+    own = torch.cat(tensors, 1)
+    rows = [torch.empty_like(own) for _ in range(world())]
+    dist.all_gather(rows, own.detach())
+    rows[rank()] = own + (world() - 1) * (own - own.detach())  # the same value, the gradient times world()
+    return torch.cat(rows).split([t.shape[1] for t in tensors], 1)
+
+
 # ---------------------------------------------------------------------------------------------------------------- data
 @dataclasses.dataclass
 class Data:
-    """Images (N, 3, H, W) uint8 and labels (N,) int64; labels, a second label `background`, x_unlabeled may be None."""
+    """Images (N, 3, H, W) uint8; labels and second labels `background` (N,) int64; captions (N,), numpy's strings."""
     name: str
     x_train: Tensor
     x_test: Tensor
@@ -475,6 +479,8 @@ class Data:
     background_train: Tensor | None = None
     background_test: Tensor | None = None
     x_unlabeled: Tensor | None = None
+    captions_train: np.ndarray | None = None
+    captions_test: np.ndarray | None = None
 
     @property
     def images(self) -> Tensor:
@@ -488,21 +494,20 @@ class Data:
         return len(self.images) // batch_size
 
     def batches(self, batch_size: int, seed: int, epoch: int, device):
-        """Yield (batch_size, 3, H, W) uint8 on the device: one shuffled pass without the incomplete last batch, under
-        torchrun this process's share of it. From main memory or disk a thread reads the next batch during a step."""
+        """Yield images (batch_size, 3, H, W) uint8 and their numbers on the device: a shuffled pass without the last,
+        incomplete batch, under torchrun this process's share. From memory or disk a thread reads ahead of the step."""
         order = torch.randperm(len(self.images), generator=torch.Generator().manual_seed(seed * 1_000_003 + epoch))
         order = order[: self.steps(batch_size) * batch_size].view(-1, world(), batch_size // world())[:, rank()]
         if self.images.device.type != "cpu":
-            yield from (self.images[index] for index in order.to(self.images.device))
+            yield from ((self.images[index], index) for index in order.to(self.images.device))
             return
         read = lambda i: self.images[i].pin_memory() if torch.device(device).type == "cuda" else self.images[i]
         torch.get_num_threads()  # fixes this thread's OpenMP team; a second team would wait busily on its cores
         with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=[1]) as thread:
             following = thread.submit(read, order[0])
-            for index in order[1:]:
-                batch, following = following.result(), thread.submit(read, index)
-                yield batch.to(device, non_blocking=True)
-            yield following.result().to(device, non_blocking=True)
+            for index, after in zip(order, [*order[1:], order[0, :0]]):  # at the end it reads nothing
+                images, following = following.result(), thread.submit(read, after)
+                yield images.to(device, non_blocking=True), index.to(device)
 
 
 def load_data(name: str, root="data", *, limit: int | None = None, device="cpu") -> Data:
@@ -538,8 +543,7 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     if not files and name in DOWNLOADS:
         return download(name, root)
     if not files:
-        here = dict.fromkeys(["shapes", *DOWNLOADS, *(path.stem for path in root.glob("*.npz"))])
-        raise BadInput(f"no data set '{name}': there are {', '.join(here)}; your own goes to {archive} or {folder}/")
+        raise BadInput(f"no data set '{name}': not shapes, {', '.join(DOWNLOADS)}, nor {archive} or {folder}/*.npy")
     arrays = {}
     for file in files:
         try:
@@ -565,16 +569,18 @@ def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
              f"{key} has shape {a.shape}; needed are two or more images as (N, H, W, 3), (N, 3, H, W) or grey")
         x = torch.from_numpy(a if a.shape[1] in (1, 3) and a.shape[3] not in (1, 3) else a.transpose(0, 3, 1, 2))
         tensors[key] = x.expand(-1, 3, -1, -1)  # no byte moves
-    for kind in ("y", "background"):
-        train, test = keys = f"{kind}_train", f"{kind}_test"
+    for kind in ("y", "background", "captions"):
+        words, (train, test) = kind == "captions", (keys := (f"{kind}_train", f"{kind}_test"))
         need((train in arrays) == (test in arrays), f"{train} and {test} go together; one of them is missing")
         for key in keys if train in arrays else ():
             a, n = np.asarray(arrays[key]), len(tensors["x" + key.removeprefix(kind)])
             a = a[:, 0] if a.ndim == 2 and a.shape[1] == 1 else a
-            need(a.dtype.kind in "iu" and a.shape == (n,) and a.min() >= 0,
-                 f"{key} is {a.dtype} of shape {a.shape}; labels are {n} integers from 0 on, one per image")
-            tensors[key] = torch.from_numpy(a.astype(np.int64))
-        if train in arrays:
+            right = a.dtype.kind == "U" and all(map(str.strip, a.flat)) if words else a.dtype.kind in "iu"
+            what = f"captions are {n} strings that say something" if words else f"labels are {n} integers from 0 on"
+            need(right and a.shape == (n,) and (words or a.min() >= 0),
+                 f"{key} is {a.dtype} of shape {a.shape}; {what}, one per image")
+            tensors[key] = a if words else torch.from_numpy(a.astype(np.int64))
+        if train in arrays and not words:
             alien = sorted({*tensors[test].tolist()} - {*tensors[train].tolist()})
             need(not alien, f"{test} has classes that {train} has not: {str(alien[:5])[1:-1]}")
             classes, tensors[train] = tensors[train].unique(return_inverse=True)  # numbered 0, 1, … without gaps
@@ -831,8 +837,7 @@ class Run:
         means = {key: torch.stack([step[key] for step in log]).mean().item() for key in log[0]}
         seconds, done, epochs = time.perf_counter() - self.start, epoch + 1, self.args.epochs
         if not all(p.isfinite().all() for p in (*model.parameters(), torch.tensor(means["loss"]))):
-            step = next((i for i, values in enumerate(log, 1) if not values["loss"].isfinite()), len(log))
-            print(f"epoch {done}, step {step}: the loss is not finite; the last checkpoint stays", file=sys.stderr)
+            print(f"epoch {done}: the loss is not finite; the last checkpoint stays", file=sys.stderr)
             sys.exit(3)
         self.seconds += seconds
         if rank() == 0:
@@ -883,8 +888,7 @@ def launch(main) -> None:
         mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD: keep freed memory; new pages cost a CPU's step a tenth of its time
     try:
         if local := os.environ.get("LOCAL_RANK"):
-            if torch.cuda.is_available():
-                torch.cuda.set_device(int(local))
+            torch.cuda.set_device(int(local) if torch.cuda.is_available() else -1)  # -1: none
             dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
             sys.stdout = open(os.devnull, "w") if rank() > 0 else sys.stdout
         main()

@@ -99,6 +99,16 @@ class NCL(nn.Module):
         return h, keep_topk(z, self.topk) if self.topk else z
 
 
+def network(args):
+    """The model that the settings of a run describe."""
+    backbone, d = common.resnet(args.arch, args.image_size)
+    K = d if args.head == "none" else args.head_out
+    head = projection_head(args.head, d, args.head_hidden, K)
+    if args.topk and args.topk > K:
+        raise common.BadInput(f"--topk {args.topk}: the embedding has {K} dimensions")
+    return NCL(backbone, head, args.activation, args.topk)
+
+
 def parser():
     """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
@@ -119,14 +129,7 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
-
-    backbone, d = common.resnet(args.arch, args.image_size)
-    K = d if args.head == "none" else args.head_out
-    head = projection_head(args.head, d, args.head_hidden, K)
-    if args.topk and args.topk > K:
-        raise common.BadInput(f"--topk {args.topk}: the embedding has {K} dimensions")
-    model = NCL(backbone, head, args.activation, args.topk)
-    model.to(args.device, memory_format=torch.channels_last)
+    model = network(args).to(args.device, memory_format=torch.channels_last)
     optimizer = common.OPTIMIZERS[args.optimizer](model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     run = common.Run(args)
     contrast = spectral_loss if args.loss == "spectral" else lambda z1, z2: nt_xent(z1, z2, args.temperature)
@@ -138,7 +141,7 @@ def main(argv=None):
         model.train()
         run.seed(epoch)
         log = []
-        for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
+        for step, (images, _) in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             optimizer.zero_grad()
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
@@ -154,7 +157,7 @@ def main(argv=None):
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
         metrics, *_ = common.evaluate(run, data, model, selection=True)
-        run.finish(metrics, backbone)
+        run.finish(metrics, model.backbone)
 
 
 if __name__ == "__main__":

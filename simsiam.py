@@ -85,6 +85,14 @@ class SimSiam(nn.Module):
         return h, z, self.predictor(z)
 
 
+def network(args):
+    """The model that the settings of a run describe."""
+    backbone, d = common.resnet(args.arch, args.image_size, args.zero_init_residual)
+    K = args.head_out
+    predictor = bottleneck(K, args.predictor_hidden) if args.predictor else nn.Identity()
+    return SimSiam(backbone, projector(d, K, args.projector_layers), predictor)
+
+
 def parser():
     """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
@@ -104,15 +112,9 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
-
-    backbone, d = common.resnet(args.arch, args.image_size, args.zero_init_residual)
-    K = args.head_out
-    head = projector(d, K, args.projector_layers)
-    predictor = bottleneck(K, args.predictor_hidden) if args.predictor else nn.Identity()
-    model = SimSiam(backbone, head, predictor)
-    model.to(args.device, memory_format=torch.channels_last)
-    groups = [dict(params=[*backbone.parameters(), *head.parameters()]),
-              dict(params=[*predictor.parameters()], fixed_lr=True)]  # the predictor's stays constant
+    model = network(args).to(args.device, memory_format=torch.channels_last)
+    groups = [dict(params=[*model.backbone.parameters(), *model.head.parameters()]),
+              dict(params=[*model.predictor.parameters()], fixed_lr=True)]  # the predictor's stays constant
     optimizer = common.OPTIMIZERS[args.optimizer](groups, lr=args.lr, weight_decay=args.weight_decay)
     run = common.Run(args)
     net = run.parallel(model)
@@ -123,7 +125,7 @@ def main(argv=None):
         model.train()
         run.seed(epoch)
         log = []
-        for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
+        for step, (images, _) in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             optimizer.zero_grad()
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
@@ -139,7 +141,7 @@ def main(argv=None):
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
         metrics, *_ = common.evaluate(run, data, model)
-        run.finish(metrics, backbone)
+        run.finish(metrics, model.backbone)
 
 
 if __name__ == "__main__":

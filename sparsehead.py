@@ -216,6 +216,13 @@ def measure(h, z, last):
     return metrics
 
 
+def network(args):
+    """The model that the settings of a run describe."""
+    backbone, d = common.resnet(args.arch, args.image_size)
+    K = d if args.head == "none" else args.head_out
+    return SparseHead(backbone, batch_norm_head(args.head, d, args.head_hidden, K), args.base, args.head_hidden, K)
+
+
 # ------------------------------------------------------------------------------------------------------------- program
 def parser(base="simclr"):
     """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS, on
@@ -261,12 +268,8 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
-
-    backbone, d = common.resnet(args.arch, args.image_size)
-    K = d if args.head == "none" else args.head_out
-    model = SparseHead(backbone, batch_norm_head(args.head, d, args.head_hidden, K), args.base, args.head_hidden, K)
-    model.to(args.device, memory_format=torch.channels_last)
-    optimizer, W, online = optimizer_of(model, args), model.last, nn.Sequential(backbone, model.head)
+    model = network(args).to(args.device, memory_format=torch.channels_last)
+    optimizer, W, online = optimizer_of(model, args), model.last, nn.Sequential(model.backbone, model.head)
     schedule = functools.partial(step_decay, epochs=args.epochs) if args.schedule == "step" else common.lr_at
     run = common.Run(args)
     net = run.parallel(model)
@@ -277,7 +280,7 @@ def main(argv=None):
         model.train()
         run.seed(epoch)
         log = []
-        for step, images in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
+        for step, (images, _) in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
             optimizer.zero_grad()
             v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
                                blur=args.blur, crop=args.crop, colour_first=args.order == "colour-crop")
