@@ -1,0 +1,181 @@
+"""Out-of-distribution robustness: a linear probe is fitted on the training images of a finished run, frozen, and asked
+about shifted test images. [NCL] claims that non-negative features are more robust.
+
+    python tools/robustness.py runs/<run> [runs/<other> ...]      each run; robustness.json goes into its folder
+    python tools/robustness.py results/* --draw robustness.png    the curves of what was measured, with matplotlib
+
+noise, blur, contrast, brightness, pixelation, jpeg: as in CIFAR-10-C (Hendrycks & Dietterich 2019, arXiv 1903.12261),
+five severities each. On the built-in data set also, of 2,000 new images:
+reversed    the backgrounds' frequencies are exchanged, so that the rarest becomes the most frequent
+unseen      two backgrounds that no training image has
+paired      the probe's training images have the background of their object in 90 of 100 cases; in the test it is
+            another object's ("paired"), or the same ("paired_as_trained")
+Numbers are % right with the representation, h_<shift>_<severity>, and with the embedding, z_<shift>_<severity>.
+"""
+import argparse
+import functools
+import importlib
+import io
+import itertools
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms.v2 import functional as TF
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+import common  # noqa: E402
+import shapes  # noqa: E402
+from finetune import labelled, read_run  # noqa: E402
+
+
+def by_pillow(change):
+    """A function of an image of Pillow as one of images (N, 3, H, W) in [0, 1]."""
+    return lambda x, c: torch.stack([TF.to_image(change(TF.to_pil_image((255 * y).byte()), c)) for y in x]).float() / 255
+
+
+def jpeg(image: Image.Image, quality: int) -> Image.Image:
+    """The image after compression."""
+    image.save(file := io.BytesIO(), "jpeg", quality=quality)
+    return Image.open(file).convert("RGB")
+
+
+def pixelate(image: Image.Image, scale: float) -> Image.Image:
+    """The image shrunk by `scale` and enlarged again, without interpolation."""
+    small = image.resize([int(side * scale) for side in image.size], Image.Resampling.BOX)
+    return small.resize(image.size, Image.Resampling.BOX)
+
+
+def brighten(x: Tensor, c: float) -> Tensor:
+    """V of HSV plus c, at most 1."""
+    value = x.amax(1, keepdim=True)
+    return torch.where(value > 0, x / value.clamp(min=1e-9), 1.0) * (value + c).clamp(max=1)
+
+
+CORRUPTIONS = {  # of x (N, 3, H, W) in [0, 1], and what they take, by severity: make_cifar_c.py of the authors
+    "noise": (lambda x, c: x + c * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)),
+              (0.04, 0.06, 0.08, 0.09, 0.10)),
+    "blur": (lambda x, c: common.gaussian_blur(x, torch.full((len(x),), c)), (0.4, 0.6, 0.7, 0.8, 1.0)),
+    "contrast": (lambda x, c: torch.lerp(x.mean((2, 3), keepdim=True), x, c), (0.75, 0.5, 0.4, 0.3, 0.15)),
+    "brightness": (brighten, (0.05, 0.1, 0.15, 0.2, 0.3)),
+    "pixelation": (by_pillow(pixelate), (0.95, 0.9, 0.85, 0.75, 0.65)),
+    "jpeg": (by_pillow(jpeg), (80, 65, 58, 50, 40))}
+
+
+SHIFTS = "clean", "reversed", "unseen", "paired_as_trained", "paired"
+
+
+def corrupted(images: Tensor, kind: str, severity: int) -> Tensor:
+    """Images (N, 3, H, W) uint8 after a corruption of severity 1 to 5."""
+    change, levels = CORRUPTIONS[kind]
+    parts = [change(x.float() / 255, levels[severity - 1]) for x in images.cpu().split(1000)]
+    return (torch.cat(parts).clamp(0, 1) * 255).byte()
+
+
+def load(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
+    """The settings and the trained model of a run of any method."""
+    run = read_run(folder)
+    weights = common.load_checkpoint(folder / "checkpoint.pt").get("model")
+    try:
+        model = importlib.import_module(run.method).network(run)
+        model.load_state_dict(weights)
+    except (ImportError, AttributeError, RuntimeError, TypeError) as error:
+        raise common.BadInput(f"{folder} cannot be rebuilt from its settings ({type(error).__name__}: {error})")
+    return run, model
+
+
+@functools.cache
+def shifted() -> dict[str, tuple[Tensor, Tensor]]:
+    """Images and labels of the built-in data set's shifts; "biased": what the probe of "paired" is fitted on."""
+    def draw(*sizes, part="test", **shift):
+        arrays = shapes.draw(*sizes, **shift)
+        return torch.from_numpy(arrays[f"x_{part}"]), torch.from_numpy(arrays[f"y_{part}"])
+    exchanged = dict(zip(shapes.BACKGROUNDS, [*shapes.BACKGROUNDS.values()][::-1]))
+    return {"reversed": draw(0, 2000, seed=1, frequencies=exchanged),
+            "unseen": draw(0, 2000, seed=1, frequencies=shapes.UNSEEN),
+            "paired_as_trained": draw(0, 2000, seed=1, paired=0.9),
+            "paired": draw(0, 2000, seed=1, paired=0.9, turn=2),
+            "biased": draw(5000, 0, part="train", seed=2, paired=0.9)}
+
+
+def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device: str) -> dict[str, float]:
+    """The accuracies of a run, by the names that the top of this file gives, and their means over the severities,
+    <h or z>_<corruption>, and over the corruptions, <h or z>_corrupted."""
+    found, embed = {}, lambda images: common.features(model, images, run.image_size, device)  # h, z
+    fit = lambda images, y: [common.fit_probe(e, y.to(device))[0] for e in embed(images)]
+
+    def ask(shift, probes, images, y):
+        for kind, classify, e in zip("hz", probes, embed(images)):
+            found[f"{kind}_{shift}"] = 100 * (classify(e).argmax(1) == y.to(device)).float().mean().item()
+
+    probes = fit(data.x_train, data.y_train)
+    ask("clean", probes, data.x_test, data.y_test)
+    for kind, severity in itertools.product(CORRUPTIONS, range(1, 6)):
+        ask(f"{kind}_{severity}", probes, corrupted(data.x_test, kind, severity), data.y_test)
+    for e in "hz":
+        found |= {f"{e}_{kind}": sum(found[f"{e}_{kind}_{n}"] for n in range(1, 6)) / 5 for kind in CORRUPTIONS}
+        found[f"{e}_corrupted"] = sum(found[f"{e}_{kind}"] for kind in CORRUPTIONS) / len(CORRUPTIONS)
+    if run.dataset == "shapes":
+        biased = fit(*shifted()["biased"])
+        for shift in SHIFTS[1:]:
+            ask(shift, biased if "paired" in shift else probes, *shifted()[shift])
+    return found
+
+
+def draw(folders: list[Path], path: str) -> None:
+    """Accuracy over the severity of each corruption and on the shifts, a line a method: its mean over the runs."""
+    import matplotlib.pyplot as plt
+    runs = {}
+    for folder in folders:
+        if (file := folder / "robustness.json").exists():
+            run = read_run(folder)
+            runs.setdefault(run.dataset, {}).setdefault(run.method, []).append(json.loads(file.read_text()))
+    if not runs:
+        raise common.BadInput("none of these folders has a robustness.json")
+    figure, panels = plt.subplots(len(runs), 1 + len(CORRUPTIONS), figsize=(16, 2.9 * len(runs)), squeeze=False,
+                                  layout="constrained", sharey="row")
+    for row, (dataset, methods) in zip(panels, runs.items()):
+        for m, (method, found) in enumerate(methods.items()):
+            mean = lambda key: sum(f[key] for f in found) / len(found)
+            for e, style in ("h", "-"), ("z", "--"):
+                for panel, kind in zip(row, CORRUPTIONS):
+                    values = [mean(f"{e}_clean"), *(mean(f"{e}_{kind}_{n}") for n in range(1, 6))]
+                    panel.plot(values, style, color=f"C{m}", label=f"{method}, {e}")
+                    panel.set(title=kind, xlabel="severity")
+                names = [name for name in SHIFTS if f"{e}_{name}" in found[0]]
+                row[-1].plot([mean(f"{e}_{name}") for name in names], style, marker="o", color=f"C{m}")
+                row[-1].set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
+        row[0].set_ylabel(f"{dataset}: % right")
+        row[0].legend(fontsize=7)
+        row[-1].set_visible("h_paired" in found[0])
+    figure.savefig(path, dpi=80)
+
+
+def main(argv=None):
+    flags = argparse.ArgumentParser(prog="robustness.py", usage=argparse.SUPPRESS, description=__doc__,
+                                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("runs", nargs="+", type=Path, help="folders of runs, or with --draw of records")
+    flags.add_argument("--draw", metavar="FILE", help="measure nothing; draw what these folders' robustness.json say")
+    flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
+    args = flags.parse_args(argv)
+    if args.draw:
+        return draw(args.runs, args.draw)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = [["run", "e", *CORRUPTIONS, *SHIFTS]]
+    for folder in args.runs:
+        run, model = load(folder)
+        found = measure(run, model.to(device), labelled(run, args.data_root, "a probe"), device)
+        with common.replacing(folder / "robustness.json") as file:
+            file.write(json.dumps(found, indent=1).encode() + b"\n")
+        rows += [[folder.name, e, *(f"{found.get(f'{e}_{name}', math.nan):.1f}" for name in rows[0][2:])] for e in "hz"]
+    print(common.markdown(rows))
+
+
+if __name__ == "__main__":
+    common.launch(main)
