@@ -36,7 +36,6 @@ import torchvision.transforms.v2.functional as TF
 from torch import Tensor
 
 import common
-import shapes
 
 ASSETS = Path(__file__).parent / "assets"
 SHOWN = STRONGEST, SPREAD, RANDOM = 48, 40, 40  # images of a dimension on its page
@@ -58,6 +57,8 @@ def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
     try:
         with np.load(folder / "embeddings.npz", allow_pickle=False) as kept:
             arrays = {key: torch.from_numpy(kept[key]) for key in ("h", "z", *kept.files)}
+        said = folder / "words.json"
+        config["words"] = json.loads(said.read_text())["words"] if said.exists() else None
         (h, z), labels = (arrays[key].float() for key in "hz"), [*arrays.values()][2:]
         if not (h.ndim == z.ndim == 2 and len(h) == len(z) > 1 and z.shape[1] and (h.sum() + z.sum()).isfinite() and
                 all(y.dtype == torch.int64 and y.shape == (len(z),) and y.min() >= 0 for y in labels)):
@@ -85,12 +86,11 @@ def labels_of(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def class_names(dataset: str, root: str, labels: dict[str, Tensor], given: Path | None) -> list[list[str]]:
     """The names of the classes of each label: given, of a known data set, of image folders, or numbers."""
-    first, known = shapes.OBJECTS, given or ASSETS / "classes" / f"{dataset}.txt"
-    if given or known.exists():
-        first = known.read_text(encoding="utf-8", errors="replace").splitlines()
-    elif dataset != "shapes":
-        first = sorted(path.name for path in (Path(root) / dataset / "train").glob("*") if path.is_dir())
-    names = {"": first, "background_": [*shapes.BACKGROUNDS] if dataset == "shapes" else []}
+    folder, read = ASSETS / "classes", lambda file: file.read_text(encoding="utf-8", errors="replace").splitlines()
+    known, backgrounds = given or folder / f"{dataset}.txt", folder / f"{dataset}-backgrounds.txt"
+    folders = (path for path in (Path(root) / dataset / "train").glob("*") if path.is_dir())
+    first = read(known) if given or known.exists() else sorted(path.name for path in folders)
+    names = {"": first, "background_": read(backgrounds) if backgrounds.exists() else []}
     sizes = {key: int(y.max()) + 1 for key, y in labels.items()}
     if given and len(first) < sizes.get("", 0):
         raise common.BadInput(f"{given} names {len(first)} classes; {dataset} has {sizes['']}")
@@ -202,7 +202,7 @@ def page(runs: list[tuple[Path, dict, dict[str, Tensor]]], images: Tensor, names
         metrics = {key: v for key, v in last.items() if isinstance(v, (int, float)) and math.isfinite(v)}
         about = {key: config.get(key) or "not noted" for key in ("command", "commit", "date")}
         facts.append(about | {"name": folder.resolve().name, "metrics": metrics, "K": (K := e.shape[1]),
-                              "top": min(TOP, K), "partners": min(PARTNERS, K)})
+                              "words": config["words"], "top": min(TOP, K), "partners": min(PARTNERS, K)})
     where, numbers = binary(arrays)
     geometry, sheets = sprites(images)
     meta = {"dataset": runs[0][1]["dataset"], "N": len(images), "labels": names, "keys": [*labels], "runs": facts,

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import common
+import shapes
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -158,3 +159,18 @@ def landscape(folder: Path, curves: dict[str, np.ndarray]) -> None:
         panels[0].set_ylim(0, 1)
         figure.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside right")
         save(figure, folder / f"{experiment}.png")
+
+
+def background_rates(runs, of_background, folder) -> None:
+    """background-rates.png: dimensions that stand for a background, activation rate over its frequency; above, how many
+    a run has. runs: a panel's title → dimensions.csv of its seeds."""
+    figure, panels = plt.subplots(1, len(runs), figsize=(12, 3.2), layout="constrained", sharex=True, sharey=True)
+    for panel, (title, seeds) in zip(panels, runs.items()):
+        for b, frequency in enumerate(shapes.BACKGROUNDS.values()):
+            rates = np.concatenate([of_background(columns, b) for columns in seeds])
+            panel.scatter(frequency + np.linspace(-0.008, 0.008, len(rates)), rates, 6, color="C0", alpha=0.4)
+            panel.annotate(f"{len(rates) / len(seeds):.0f}", (frequency, 0.43), ha="center", fontsize=8)
+        panel.plot([0, 0.42], [0, 0.42], color="grey", linewidth=0.8)
+        panel.set(title=f"{title}, {len(seeds)} seeds", xlabel="frequency of its background", ylim=(0, 0.46))
+    panels[0].set_ylabel("activation rate of the dimension")
+    figure.savefig(folder / "background-rates.png", dpi=90)

@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT))
 import common
 import shapes
 
+TOOLS = "finetune", "robustness", "words"
 RESULTS, PAGES = ROOT / "results", (ROOT / "README.md", ROOT / "results" / "README.md")
 COLUMNS = {  # heading: numbers of a record, {key:format}
     "LP@1": "{lp1:.1f}", "Act.": "{act:.3f}", "5-NN": "{knn5:.1f}",
@@ -30,10 +31,21 @@ COLUMNS = {  # heading: numbers of a record, {key:format}
     "live": "{live_dims:.0f}", "adj.": "{adjusted:.1f}", "gates open": "{open:.2f}", "MonoScore": "{mono:.3f}",
     "LP@1 / 5-NN": "{lp1:.1f} / {knn5:.1f}", "ratio of h / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
     "Cons. of background": "{background_cons:.1f}", "rank of h / z": "{rank_representation:.1f} / {rank_embedding:.1f}",
+    "top-1": "{top1:.1f}", "image → text, R@1 / R@5": "{text_r1:.1f} / {text_r5:.1f}",
+    "text → image, R@1 / R@5": "{image_r1:.1f} / {image_r5:.1f}", "zero-shot object": "{zero_shot:.1f}",
+    "zero-shot background": "{background_zero_shot:.1f}", "Cons. of captions": "{text_cons:.1f}",
+    "Act. of captions": "{text_act:.3f}", "nameable / by chance": "{nameable:.1f} / {nameable_chance:.1f}",
+    "by 20 images / by chance": "{nameable_top:.1f} / {nameable_top_chance:.1f}",
+    **{name: f"{{h_{name}:.1f}} / {{z_{name}:.1f}}" for name in (
+        "clean", "corrupted", "noise", "blur", "contrast", "brightness", "pixelation", "jpeg", "reversed", "unseen",
+        "paired_as_trained", "paired")},
+    **{f"{100 * share:g} %{kind}": f"{{{key}_{share}_top1:.1f}}" for share in (0.01, 0.1, 1.0)
+       for kind, key in (("", "finetune"), (" from scratch", "scratch"))},
     **{f"≥ {100 * share:g} %": f"{{cons_{share}:.1f}}" for share in common.SHARES},
     **{name: f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}" for name in shapes.BACKGROUNDS},
     **{f"{label}, {kind} {m}": f"{{{key}_{kind}_{m}:.1f}}" for label, key in (("P@10", "p_at_10"), ("LP@1", "lp1"))
        for kind in ("top", "random") for m in (32, 64, 128)}}
+PICTURED = {"NCL": "ncl", "BayesNCL": "bayesncl", "no KL term": "bayesncl-no-kl", "inverse frequency": "bayesncl-ipw"}
 LINK = re.compile(r"\[[^]]*\]\((?:results/)?([^)/#]+)\)")  # to a record, from either page
 
 
@@ -62,11 +74,14 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
 
 
 def record(folder: Path) -> dict[str, float]:
-    """The numbers of an image run: its dimensions', its last epoch's, its final ones; empty if it is incomplete."""
+    """The numbers of an image run: its dimensions', its last epoch's, its final ones, those that programs in tools/ left
+    in <program>.json; empty if it is incomplete."""
     file, columns = folder / "metrics.jsonl", dimensions(folder)
     numbers = from_dimensions(columns) if len(columns) else {}
     for line in file.read_text().splitlines()[-2:] if file.exists() else []:
         numbers |= json.loads(line)
+    for more in (folder / f"{tool}.json" for tool in TOOLS) if "event" in numbers else ():
+        numbers |= json.loads(more.read_text()) if more.exists() else {}
     return {key: value for key, value in numbers.items() if value is not None} if "event" in numbers else {}
 
 
@@ -158,22 +173,6 @@ def unchecked(text: str) -> list[str]:
     return [" ".join(sentence.split()) for sentence in sentences if numbers(sentence) - known]
 
 
-def draw_backgrounds(plt) -> None:
-    """Dimensions that stand for a background: activation rate over its frequency; above, how many a run has."""
-    titles = {"NCL": "ncl", "BayesNCL": "bayesncl", "no KL term": "bayesncl-no-kl", "inverse frequency": "bayesncl-ipw"}
-    figure, panels = plt.subplots(1, 4, figsize=(12, 3.2), layout="constrained", sharex=True, sharey=True)
-    for panel, (title, row) in zip(panels, titles.items()):
-        runs = [dimensions(folder) for folder in sorted(RESULTS.glob(f"shapes-{row}-seed?"))]
-        for b, frequency in enumerate(shapes.BACKGROUNDS.values()):
-            rates = np.concatenate([of_background(run, b) for run in runs])
-            panel.scatter(frequency + np.linspace(-0.008, 0.008, len(rates)), rates, 6, color="C0", alpha=0.4)
-            panel.annotate(f"{len(rates) / len(runs):.0f}", (frequency, 0.43), ha="center", fontsize=8)
-        panel.plot([0, 0.42], [0, 0.42], color="grey", linewidth=0.8)
-        panel.set(title=f"{title}, {len(runs)} seeds", xlabel="frequency of its background", ylim=(0, 0.46))
-    panels[0].set_ylabel("activation rate of the dimension")
-    figure.savefig(ROOT / "assets" / "background-rates.png", dpi=90)
-
-
 def main() -> None:
     flags = argparse.ArgumentParser(prog="report.py", usage=argparse.SUPPRESS, description=__doc__,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -190,8 +189,9 @@ def main() -> None:
     if check:
         sys.exit(int(differs))
     try:
-        import matplotlib.pyplot as plt
-        draw_backgrounds(plt)
+        import draw
+        draw.background_rates({title: [dimensions(folder) for folder in sorted(RESULTS.glob(f"shapes-{row}-seed?"))]
+                               for title, row in PICTURED.items()}, of_background, ROOT / "assets")
     except ImportError:
         print("matplotlib is not installed: the picture stays as it is")
 

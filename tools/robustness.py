@@ -37,7 +37,8 @@ from finetune import labelled, read_run  # noqa: E402
 
 def by_pillow(change):
     """A function of an image of Pillow as one of images (N, 3, H, W) in [0, 1]."""
-    return lambda x, c: torch.stack([TF.to_image(change(TF.to_pil_image((255 * y).byte()), c)) for y in x]).float() / 255
+    one = lambda y, c: TF.to_image(change(TF.to_pil_image((255 * y).byte()), c))
+    return lambda x, c: torch.stack([one(y, c) for y in x]).float() / 255
 
 
 def jpeg(image: Image.Image, quality: int) -> Image.Image:

@@ -64,7 +64,16 @@ ROWS = {  # row: a program and its flags
     "sparsehead-byol-plain": "sparsehead.py --base byol --sparse-weight 0",
     "sparsehead-barlow": "sparsehead.py --base barlow",
     "sparsehead-barlow-plain": "sparsehead.py --base barlow --sparse-weight 0",
+    "ce": "nce.py --loss ce",
+    "nce": "nce.py",
+    "nce-weights": "nce.py --weights non-negative",
+    "ce-mlp": "nce.py --loss ce --head mlp",
+    "nce-mlp": "nce.py --head mlp",
+    "nce-mlp-weights": "nce.py --head mlp --weights non-negative",
+    "mmncl": "mmncl.py",
+    "clip": "mmncl.py --activation none",
 }
+LABELLED, CAPTIONED = [row for row in ROWS if row.partition("-")[0] in ("ce", "nce")], ["mmncl", "clip"]
 METHODS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"]
 GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
 OUR_GATE = ["bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw"]
@@ -73,39 +82,58 @@ ONCE = [row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehea
 AT_200 = dict.fromkeys(["simclr", "ncl", "ncl-topk", "bayesncl"], [1, 2, 3]) \
     | dict.fromkeys([*GATE, "simsiam", "sparsehead-simclr", *BASES], [1])
 
+TRANSFERRED = ["simclr", "ncl", "bayesncl", "sparsehead-simclr"]  # to shifted images, and fine-tuned
+BAYES = "--prior 0.5 --kl-weight 3e-5"
 CPU = "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
 # study: (flags of every run, row → seeds, row → flags of its own). The rows' own flags on CIFAR-10 did best on held-out
 # training images, the one of TopK leaves about as many entries as NCL has active: results/README.md tells.
 STUDIES = {
     "shapes": ("", dict.fromkeys(METHODS, [1, 2, 3, 4, 5]) | dict.fromkeys(["ncl-topk", *GATE, *OUR_GATE], [1, 2])
-               | dict.fromkeys(ONCE, [1]) | {"simsiam-zero-init": [1, 2, 3]}, {"ncl-topk": "--topk 16"}),
-    "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain"],
-                    [1, 2, 3]), {"bayesncl": "--prior 0.5 --kl-weight 3e-5", "simsiam": "--lr 0.2"}),
-    "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]),
-                              {"bayesncl": "--prior 0.5 --kl-weight 3e-5"}),
+               | dict.fromkeys(ONCE, [1]) | dict.fromkeys(LABELLED + CAPTIONED, [1, 2, 3, 4, 5])
+               | {"simsiam-zero-init": [1, 2, 3]}, {"ncl-topk": "--topk 16"}),
+    "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain",
+                    *LABELLED, *CAPTIONED], [1, 2, 3]), {"bayesncl": BAYES, "simsiam": "--lr 0.2"}),
+    "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]), {"bayesncl": BAYES}),
     "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
     "cifar10-cpu-page": (CPU, dict.fromkeys(["simclr", "ncl"], [1]), {}),
+    "shapes-transfer": ("", dict.fromkeys(TRANSFERRED, [1, 2, 3, 4, 5]), {}),
+    "cifar10-cpu-transfer": (f"{CPU} --limit 10000", dict.fromkeys(TRANSFERRED, [1, 2, 3]), {"bayesncl": BAYES}),
     "cifar10": ("--dataset cifar10 --epochs 200", AT_200, {}),
     "cifar100": ("--dataset cifar100 --epochs 200", AT_200, {}),
 }
 
 
-def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra: str) -> dict[str, list[str]]:
-    """The runs of a study, name → command line; the seeds outermost, so that every row has some early."""
+def afterwards(study: str, row: str, seed: int) -> list[str]:
+    """The programs that a run is given to before it is recorded."""
+    after = ["tools/words.py"] if row in CAPTIONED else []
+    if study.endswith("transfer"):
+        tuned = [f"tools/finetune.py --seed {seed}", f"tools/finetune.py --seed {seed} --from-scratch"]
+        after += ["tools/robustness.py", *tuned[: 2 if row == "simclr" else 1]]
+    return after
+
+
+def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra: str) -> dict[str, list[list[str]]]:
+    """The runs of a study, name → command lines, first the training's; the seeds outermost, so that every row has some
+    early."""
     flags, seeds_of, own = STUDIES[study]
-    return {f"{study}-{row}-seed{seed}": shlex.split(f"{ROWS[row]} {flags} {own.get(row, '')} {extra} --seed {seed}")
+    return {f"{study}-{row}-seed{seed}": [*map(shlex.split, [
+                f"{ROWS[row]} {flags} {own.get(row, '')} {extra} --seed {seed}", *afterwards(study, row, seed)])]
             for seed in range(10) for row in rows or seeds_of if seed in (seeds or seeds_of.get(row, [1]))}
 
 
 def start(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
-    """Begin a run in runs/<name>, or go on with what is there; what it prints goes to runs/<name>.log."""
+    """Begin a run in runs/<name>, go on with what is there, or give it to a tool; what that prints goes to
+    runs/<name>.log."""
     RUNS.mkdir(exist_ok=True)
-    there = (RUNS / name / "config.json").exists()
-    command = [*command, "--resume" if there else "--out", os.path.relpath(RUNS / name, ROOT)]
+    folder, data = os.path.relpath(RUNS / name, ROOT), ["--data-root", data_root]
+    if command[0].startswith("tools/"):
+        command = [command[0], folder, *command[1:], *data]
+    else:
+        there = (RUNS / name / "config.json").exists()
+        command = [*command, "--resume" if there else "--out", folder, "--device", device, *data]
     print(f"{name}: {shlex.join(command)}", flush=True)
     with open(RUNS / f"{name}.log", "w") as log:
-        return subprocess.Popen([sys.executable, *command, "--device", device, "--data-root", data_root], cwd=ROOT,
-                                stdout=log, stderr=subprocess.STDOUT,
+        return subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
                                 env=os.environ | ({"OMP_NUM_THREADS": "1"} if device == "cpu" else {}))
 
 
@@ -118,25 +146,30 @@ def keep(name: str, code: int) -> bool:
     kept = report.RESULTS / name
     kept.mkdir(parents=True, exist_ok=True)
     (kept / "dimensions.csv").write_text(look.dimensions(look.read_run(RUNS / name)[1]))
-    for file in ("config.json", "metrics.jsonl"):  # the last makes it a record
-        shutil.copy(RUNS / name / file, kept / file)
+    for file in (*(f"{tool}.json" for tool in report.TOOLS), "config.json", "metrics.jsonl"):  # which makes a record
+        if (RUNS / name / file).exists():
+            shutil.copy(RUNS / name / file, kept / file)
     print(common.table(name, report.record(kept)), flush=True)
     return True
 
 
-def record_all(runs: dict[str, list[str]], jobs: int, device: str, data_root: str, end: float) -> bool:
+def record_all(runs: dict[str, list[list[str]]], jobs: int, device: str, data_root: str, end: float) -> bool:
     """Make and record the runs that are not on record, `jobs` at a time, until time.monotonic() says `end`; whether all
     ended well."""
     waiting = [name for name in runs if not report.record(report.RESULTS / name)]
-    running, well = {}, True
+    running, well, left = {}, True, {name: [*commands] for name, commands in runs.items()}
     try:
         while waiting or running:
             while waiting and len(running) < jobs and time.monotonic() < end:
                 name = waiting.pop(0)
-                running[name] = start(name, runs[name], device, data_root)
+                running[name] = start(name, left[name].pop(0), device, data_root)
             time.sleep(0.1)
             for name in [name for name, program in running.items() if program.poll() is not None]:
-                well &= keep(name, running.pop(name).returncode)
+                code = running.pop(name).returncode
+                if left[name] and not code:
+                    running[name] = start(name, left[name].pop(0), device, data_root)
+                else:
+                    well &= keep(name, code)
             if (waiting or running) and time.monotonic() > end:
                 sys.exit("--minutes are over; the same command goes on where the checkpoints are")
     except KeyboardInterrupt:
