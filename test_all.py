@@ -482,33 +482,23 @@ def test_every_loss_is_the_loop_of_its_equation_with_its_gradient_and_in_float32
 
 # --------------------------------------------------------------------------------------------------------------- ncl.py
 def test_spectral_ncl_is_non_negative_matrix_factorisation():
-    """[NCL]: −2 E_pos f·f' + E_indep (f·f')² is ‖Ā − F Fᵀ‖² + const for any f ≥ 0; the loss of a batch estimates it."""
+    """[NCL]: the loss of a batch estimates ‖Ā − F Fᵀ‖² − ‖Ā‖² for any f ≥ 0, Ā the normalised P(x, x')."""
     joint = torch.rand(9, 9, dtype=torch.double)
     joint = (joint + joint.T) / (joint + joint.T).sum()  # P(x, x')
-    p = joint.sum(1)
-    independent = p[:, None] * p
-    for _ in range(5):
-        f = torch.randn(9, 4, dtype=torch.double).relu()
-        inner, root = f @ f.T, p.sqrt()[:, None] * f
-        loss = -2 * (joint * inner).sum() + (independent * inner.square()).sum()
-        distance = (joint / independent.sqrt() - root @ root.T).square().sum()
-        assert (distance - loss).item() == pytest.approx((joint.square() / independent).sum().item())
+    p, f = joint.sum(1), torch.randn(9, 4, dtype=torch.double).relu()
+    A, root = joint / (p[:, None] * p).sqrt(), p.sqrt()[:, None] * f
     pairs = torch.multinomial(joint.flatten(), 200 * 500, replacement=True).view(200, 500)
     estimates = torch.stack([simclr.spectral_loss(f[row // 9], f[row % 9]) for row in pairs])
-    assert abs(estimates.mean() - loss) < 5 * estimates.std() / math.sqrt(200)
-
-
-FORMULAS = {"relu": lambda v: max(v, 0), "gelu": lambda v: v * 0.5 * (1 + math.erf(v / math.sqrt(2))), "exp": math.exp,
-            "sigmoid": lambda v: 1 / (1 + math.exp(-v)), "softplus": lambda v: math.log(1 + math.exp(v)),
-            "leaky_relu": lambda v: max(v, 0.01 * v), "none": lambda v: v, "rep_relu": lambda v: max(v, 0)}
+    distance = (A - root @ root.T).square().sum() - A.square().sum()
+    assert abs(estimates.mean() - distance) < 5 * estimates.std() / math.sqrt(200)
 
 
 @pytest.mark.parametrize("kind", ncl.ACTIVATIONS)
 def test_activations_are_their_formulas_and_rep_relu_has_the_gradient_of_gelu(kind):
-    z = torch.randn(1000, dtype=torch.double, requires_grad=True)
-    out, normal = ncl.ACTIVATIONS[kind](z), torch.distributions.Normal(0, 1)
-    assert out.tolist() == pytest.approx([FORMULAS[kind](v) for v in z.tolist()])
-    soft = normal.cdf(z) + z * normal.log_prob(z).exp()  # d/dz z·Φ(z)
+    z, normal = torch.randn(1000, dtype=torch.double, requires_grad=True), torch.distributions.Normal(0, 1)
+    theirs = dict(rep_relu=F.relu, exp=torch.exp, none=nn.Identity()).get(kind) or getattr(F, kind)
+    out, soft = ncl.ACTIVATIONS[kind](z), normal.cdf(z) + z * normal.log_prob(z).exp()  # soft: d/dz z·Φ(z)
+    assert torch.allclose(out, theirs(z))
     assert torch.allclose(torch.autograd.grad(out.sum(), z)[0], soft) == (kind in ("rep_relu", "gelu"))
 
 
@@ -516,8 +506,7 @@ def test_rows_of_zeros_are_finite_forward_and_backward():
     """The trap: rep_relu is 0 on a row of negatives but has a gradient, which eps = 1e-12 multiplies by 1e12."""
     z, rep_relu = torch.randn(8, 6), ncl.ACTIVATIONS["rep_relu"]
     z[:2] = -z[:2].abs()
-    z.requires_grad_()
-    loss = simclr.nt_xent(rep_relu(z), rep_relu(z.flip(0)), 0.2)
+    loss = simclr.nt_xent(rep_relu(z.requires_grad_()), rep_relu(z.flip(0)), 0.2)
     gradient, = torch.autograd.grad(loss, z)
     assert loss.isfinite() and 0 < gradient[:2].abs().max() and gradient.abs().max() < 200
 
@@ -561,34 +550,22 @@ def test_kl_is_torchs():
     assert torch.autograd.grad(bayesncl.bernoulli_kl(alpha, 0.8), alpha)[0].isfinite().all()
 
 
-def tiny_bayes(gate="ste", **options):
-    """A BayesNCL of linear layers, x (N, 10) → h (N, 6) → z (N, 5), and some x."""
-    layers = nn.Linear(10, 6), nn.Linear(6, 5), bayesncl.gating_head(6, 8, 5)
-    return bayesncl.BayesNCL(*layers, 5, "rep_relu", gate, 1.0, **options), torch.randn(12, 10)
-
-
 @pytest.mark.parametrize("detach", [True, False])
-def test_nothing_of_the_gate_reaches_the_backbone_unless_it_is_asked_for(detach):
-    model, x = tiny_bayes(detach=detach)
-    h, z, m, alpha = model(x)
-    kl, weights = bayesncl.bernoulli_kl(alpha, 0.8), (model.backbone.weight, model.gating[0].weight)
+def test_nothing_of_the_gate_reaches_the_backbone_unless_it_is_asked_for_and_gate_none_is_ncl_or_ipw(detach):
+    x, *layers = torch.randn(12, 10), nn.Linear(10, 6), nn.Linear(6, 5), bayesncl.gating_head(6, 8, 5)
+    gated, plain = (bayesncl.BayesNCL(*layers, 5, "rep_relu", gate, 1.0, detach=detach) for gate in ("ste", "none"))
+    z, (_, masked, m, alpha) = ncl.NCL(*layers[:2])(x)[1], gated(x)
+    kl, weights = bayesncl.bernoulli_kl(alpha, 0.8), (layers[0].weight, layers[2][0].weight)
     backbone, gating = torch.autograd.grad(kl, weights, retain_graph=True, allow_unused=True)
     assert (backbone is None) == detach and gating.abs().sum() > 0
     weight = torch.randn(12, 5)  # the loss's gradient into the backbone is the one for a constant mask
-    constant = ncl.NCL(model.backbone, model.head)(x)[1] * m.detach()
-    ours, fixed = (torch.autograd.grad((weight * v).sum(), model.backbone.weight)[0] for v in (z, constant))
+    ours, fixed = (torch.autograd.grad((weight * v).sum(), weights[0])[0] for v in (masked, z * m.detach()))
     assert torch.allclose(ours, fixed, atol=1e-6) == detach
-
-
-def test_gate_none_is_ncl_and_ipw_divides_by_the_running_frequency():
-    model, x = tiny_bayes("none")
-    z = ncl.NCL(model.backbone, model.head)(x)[1]
-    assert torch.equal(model(x)[1], z)
-    model.similarity = "ipw"
-    pi = 0.99 + 0.01 * (z > 0).float().mean(0)
-    assert torch.allclose(model(x)[1], z / pi.sqrt(), atol=1e-6) and torch.allclose(model.frequency, pi)
-    model.eval()(x)
-    assert torch.allclose(model.frequency, pi)  # evaluation does not move it
+    assert torch.equal(plain(x)[1], z)
+    plain.similarity, pi = "ipw", 0.99 + 0.01 * (z > 0).float().mean(0)
+    assert torch.allclose(plain(x)[1], z / pi.sqrt(), atol=1e-6) and torch.allclose(plain.frequency, pi)
+    plain.eval()(x)
+    assert torch.allclose(plain.frequency, pi)  # evaluation does not move it
 
 
 # -------------------------------------------------------------------------------------------------------- sparsehead.py
