@@ -704,9 +704,8 @@ def test_training_is_the_plain_algorithm(factors):
 
     embed = lambda a: encode(1, encode(0, a)) if mlp else encode(0, a)
     predict = lambda h: head[0][0] @ h + head[1][0] if head else h
-    distance = lambda u, v: (F.normalize(u, dim=0) - F.normalize(v.detach(), dim=0)).square().sum(0).mean()  # Eq. (4)
-    if s.similarity == "product":
-        distance = lambda u, v: 2 - 2 * (u * v.detach()).sum(0).mean()  # Eq. (6) to (8)
+    unit = lambda h: F.normalize(h, dim=0) if s.similarity == "cosine" else h
+    distance = lambda u, v: 2 - 2 * (unit(u) * unit(v.detach())).sum(0).mean()  # Eq. (4); of products Eq. (6) to (8)
     for i, (a1, a2) in enumerate((a1[0], a2[0]) for a1, a2 in views):
         trained = [i % 2] if s.method == "noncl" else range(1 + mlp)  # in turn, over the end of an epoch too
         if s.method == "simclr":
@@ -753,9 +752,9 @@ def test_every_factor_changes_the_run():
 def test_landscape_metrics_are_loops():
     W, M = torch.randn(2, 8, 12), torch.randn(2, 12, 4)
     best, separation = sc.max_cosine(W, M), sc.support_separation(W, M)
+    cosines = F.cosine_similarity(W[:, :, None], M.mT[:, None], dim=3).abs()  # (2, 8, 4)
     for r, j in itertools.product(range(2), range(4)):
-        cos = [[abs(float(F.cosine_similarity(w, m, dim=0))) for m in M[r].T] for w in W[r]]
-        neuron = max(cos, key=lambda row: row[j])
+        neuron = max(cosines[r].tolist(), key=lambda row: row[j])
         expected = neuron[j], neuron[j] - max(neuron[:j] + neuron[j + 1 :])
         assert (best[r, j].item(), separation[r, j].item()) == pytest.approx(expected, abs=1e-6)
     spread = sc.spread(torch.stack([torch.ones(16, 5000), torch.randn(16, 5000)]))
@@ -780,33 +779,30 @@ def test_paper_setting_is_the_papers():
     assert 10 in sc.train(landscape(lr=5.0, epochs=12), records=2)[1]["epoch"]  # where lr × steps is 200
 
 
-def test_landscape_results_are_complete(tmp_path, capsys):
-    inside("sparse_coding.py --experiment table1 budget --epochs 2 --seeds 2 --device cpu --out", tmp_path / "run")
-    out, found = capsys.readouterr().out, json.loads((tmp_path / "run" / "results.json").read_text())
+def test_landscape_results_are_complete_and_a_killed_run_ends_like_an_uninterrupted_one(tmp_path, capsys):
+    flags = "--experiment table1 budget --epochs 24 --seeds 2 --n 300 --batch-size 128 --device cpu --out".split()
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    inside("sparse_coding.py", *flags, whole)
+    out, found = capsys.readouterr().out, json.loads((whole / "results.json").read_text())
     assert [r["experiment"] for r in found] == ["table1"] * 24 + ["budget"] * 16
     assert all(r["setting"] in out for r in found) and "low: at most 0.65" in out and "python look.py" in out
-    row = next(r for r in found if r["setting"] == "SimSiam, sparsity 0.3" and r["statistic"] == "median")
-    median = np.load(tmp_path / "run" / "curves.npz")["table1/SimSiam, sparsity 0.3/median"]  # (T, seeds)
-    assert (row["paper"], row["seeds"], row["lr_times_steps"]) == (0.45, 2, 0.5 * 2 * 8) and median.shape == (3, 2)
-    assert row["end_mean"] == pytest.approx(median[-1].mean(), abs=1e-6)
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {"config.json", "results.json", "curves.npz"}
-    assert "this run is complete" in refused("sparse_coding.py --resume", tmp_path / "run")
-
-
-def test_a_killed_landscape_run_ends_like_an_uninterrupted_one(tmp_path):
-    flags = "--experiment fig2 --epochs 24 --seeds 2 --n 300 --batch-size 128 --device cpu --out".split()
-    inside("sparse_coding.py", *flags, tmp_path / "whole")
     often = "import sys, common, sparse_coding as sc; sc.REMEMBER = 0; common.launch(lambda: sc.main(sys.argv[1:]))"
-    process = subprocess.Popen([sys.executable, "-c", often, *flags, tmp_path / "run"], cwd=HERE)
-    memory = tmp_path / "run" / "memory" / "fig2-1-cpu.pt"  # of the second of two programs
+    process = subprocess.Popen([sys.executable, "-c", often, *flags, run], cwd=HERE)
+    memory = run / "memory" / "table1-1-cpu.pt"  # of the second of eight programs
     while not memory.exists() and process.poll() is None:
         time.sleep(0.001)
     process.kill()
     assert process.wait() == -9 and 0 < max(common.load_checkpoint(memory)["curves"]) < 24
-    inside("sparse_coding.py --resume", tmp_path / "run")
-    assert (tmp_path / "run" / "results.json").read_bytes() == (tmp_path / "whole" / "results.json").read_bytes()
-    ours, theirs = (np.load(tmp_path / run / "curves.npz") for run in ("run", "whole"))
+    inside("sparse_coding.py --resume", run)
+    assert (run / "results.json").read_bytes() == (whole / "results.json").read_bytes()
+    ours, theirs = (np.load(folder / "curves.npz") for folder in (run, whole))
     assert ours.files == theirs.files and all(np.array_equal(ours[k], theirs[k], equal_nan=True) for k in ours.files)
+    row = next(r for r in found if r["setting"] == "SimSiam, sparsity 0.3" and r["statistic"] == "median")
+    median = ours["table1/SimSiam, sparsity 0.3/median"]  # (T, seeds)
+    assert (row["paper"], row["seeds"], row["lr_times_steps"]) == (0.45, 2, 0.5 * 24 * 3) and median.shape == (25, 2)
+    assert row["end_mean"] == pytest.approx(median[-1].mean(), abs=1e-6)
+    assert {path.name for path in run.iterdir()} == {"config.json", "results.json", "curves.npz"}
+    assert "this run is complete" in refused("sparse_coding.py --resume", run)
 
 
 def test_the_fast_landscape_reaches_the_papers_conclusions_and_ours_about_its_figure_4():
