@@ -372,26 +372,23 @@ def test_interpretability_is_the_loop():
     e, y = torch.randn(n, K, dtype=torch.double) * (torch.rand(n, K) < 0.3), torch.arange(n) % C
     h, e[:, 3], e[5] = torch.randn(n, 5, dtype=torch.double), 0, 0  # a dead dimension, an empty sample
     z = np.array([row / max(np.linalg.norm(row), 1e-12) for row in e.numpy()])
-    columns, ours, loop, f = common.dimensions(e, {"": y}, h), common.interpretability(e, {"": y}, h), [], []
-    chance, pairs = common.random_consistency(y).mean(0), [*itertools.permutations(range(n), 2)]
-    cosine = F.cosine_similarity(h[:, None], h, dim=2)
+    columns, ours, loop = common.dimensions(e, {"": y}, h), common.interpretability(e, {"": y}, h), []
+    chance, pairs = common.random_consistency(y).mean(0), ~np.eye(n, dtype=bool)  # pairs: not with itself
+    cosine = F.cosine_similarity(h[:, None], h, dim=2).numpy()[pairs]
     for k in [k for k in range(K) if k != 3]:
-        f.append(z[:, k] / np.linalg.norm(z[:, k]))
-        on, mass = [i for i in range(n) if abs(z[i, k]) > 1e-5], sum(abs(z[:, k]))
-        counts = [sum(y[i].item() == c for i in on) for c in range(C)]
-        p = [sum(abs(z[i, k]) for i in range(n) if y[i] == c) / mass for c in range(C)]
-        w, by_chance = abs(z[:, k]) / max(abs(z[:, k])), chance[len(on) - 1].item()
-        tables = [(count / n, len(on) / n) for count in counts] + [(1 / C - q / n, 1 - len(on) / n) for q in counts]
-        loop.append(dict(act=len(on) / n, mean=mass / n, cons=max(counts) / len(on),
+        a, on = abs(z[:, k]), abs(z[:, k]) > 1e-5
+        counts, p = np.bincount(y[on], minlength=C), np.bincount(y, a) / sum(a)
+        cons, share, by_chance = max(counts) / sum(on), on.mean(), chance[sum(on) - 1].item()
+        tables = [(count / n, share) for count in counts] + [(1 / C - count / n, 1 - share) for count in counts]
+        loop.append(dict(act=share, mean=a.mean(), cons=cons, adjusted=(cons - by_chance) / (1 - by_chance),
                          entropy=-sum(q * math.log(q) for q in p if q > 0),
-                         adjusted=(max(counts) / len(on) - by_chance) / (1 - by_chance),
                          bits=sum(q * math.log2(q * C / r) for q, r in tables if q > 0) - (C - 1) / 2 / n / math.log(2),
-                         mono=(np.average([cosine[i, j] for i, j in pairs], weights=[w[i] * w[j] for i, j in pairs])
-                               - np.mean([cosine[i, j] for i, j in pairs]))))
+                         mono=np.average(cosine, weights=np.outer(a, a)[pairs]) - cosine.mean()))
         assert {key: columns[key][k].item() for key in loop[-1]} == pytest.approx(loop[-1], abs=1e-6)
         assert counts[int(columns["class"][k])] == max(counts)
     means = {key: np.mean([d[key] for d in loop]) for key in ("mono", "cons", "adjusted", "entropy")}
     act, size, root = np.array([d["act"] for d in loop]), np.delete(abs(z), 5, 0).sum(1), math.sqrt(K)
+    f = [column / np.linalg.norm(column) for column in np.delete(z, 3, 1).T]
     expected = means | dict(live_dims=K - 1, act=sum(act) / K, cons=100 * means["cons"], l1=size.mean() / root,
                             adjusted=100 * means["adjusted"], bits=sum(d["bits"] for d in loop) / K,
                             hoyer=np.mean((root - size) / (root - 1)), **{"dims_0.05": sum(act >= 0.05)},
@@ -448,11 +445,6 @@ def naive_nt_xent(z1, z2, temperature):
     return total / len(z)
 
 
-def naive_spectral(z1, z2):
-    negative = [(z1[i] @ z2[j]) ** 2 for i, j in itertools.permutations(range(len(z1)), 2)]
-    return sum(negative) / len(negative) - 2 * sum(a @ b for a, b in zip(z1, z2)) / len(z1)
-
-
 def naive_barlow(z1, z2, lambd=0.005):
     s1, s2 = ((z - z.mean(0)) / (z.var(0, unbiased=False) + 1e-5).sqrt() for z in (z1, z2))
     C = {(i, j): (a * b).mean() for (i, a), (j, b) in itertools.product(enumerate(s1.T), enumerate(s2.T))}
@@ -460,9 +452,10 @@ def naive_barlow(z1, z2, lambd=0.005):
 
 
 unit = lambda z: z / z.norm(dim=1, keepdim=True)
+PAIRS = [*itertools.permutations(range(7), 2)]  # of different samples in a batch of 7
 LOSSES = [
     *((simclr.nt_xent, naive_nt_xent, dict(temperature=t)) for t in (0.1, 0.2, 1.0)),
-    (simclr.spectral_loss, naive_spectral, {}),
+    (simclr.spectral_loss, lambda a, b: sum((a[i] @ b[j])**2 for i, j in PAIRS) / 42 - 2 * (a * b).sum() / 7, {}),
     (sparsehead.barlow_loss, naive_barlow, {}), (sparsehead.barlow_loss, naive_barlow, dict(lambd=0.1)),
     (sparsehead.byol_loss, lambda p, z: (unit(p) - unit(z.detach())).square().sum() / len(p), {}),
     (simsiam.negative_cosine, lambda p, z: -(unit(p) * unit(z.detach())).sum() / len(p), {}),
@@ -913,29 +906,26 @@ def fake_run(root, name, method="simclr", **config):
     return folder
 
 
-def test_finetuning_trains_a_copy_of_the_whole_backbone_on_balanced_labels(tmp_path):
+def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cannot_use_is_refused(tmp_path):
     y = torch.randint(0, 4, (1000,))
     chosen, same, other = (finetune.balanced_subset(y, 0.1, seed) for seed in (3, 3, 4))
     assert torch.bincount(y[chosen]).tolist() == [25] * 4 and len(chosen.unique()) == 100
     assert torch.equal(chosen, same) and not torch.equal(chosen, other)
     assert len(finetune.balanced_subset(y, 1e-6, 3)) == 4  # one of every class
-    path = fake_run(tmp_path, "run") / "backbone.pt"
+    path = (folder := fake_run(tmp_path, "run")) / "backbone.pt"
     before = path.read_bytes()
     with mock.patch.object(finetune, "finetune", wraps=finetune.finetune) as train:
         for flags in "", "--from-scratch":
-            inside(f"finetune.py {path.parent} --labels 0.1 1 --epochs 5 {flags}")
-    found = json.loads((path.parent / "finetune.json").read_text())
+            inside(f"finetune.py {folder} --labels 0.1 1 --epochs 5 {flags}")
+    found = json.loads((folder / "finetune.json").read_text())
     assert [(row["start"][0], row["labels"]) for row in found] == [("b", 4), ("b", 40), ("r", 4), ("r", 40)]
     assert found[1]["top1"] > 90 and path.read_bytes() == before
     assert not torch.equal(train.call_args_list[0].args[0][0].weight.cpu(), torch.load(path)["0.weight"])
-
-
-def test_what_cannot_be_fine_tuned_or_looked_at_is_refused(tmp_path):
-    folder, toy = fake_run(tmp_path, "run"), dict(np.load(tmp_path / "toy.npz"))
+    toy = dict(np.load(tmp_path / "toy.npz"))
     (tmp_path / "names.txt").write_text("one\n")
     assert "names 1 classes; toy has 2" in refused("look.py --classes", tmp_path / "names.txt", folder)
     assert "1.1 is not a share of the labels" in refused(f"finetune.py {folder} --labels 1.1")
-    torch.save({"weight": torch.ones(2)}, folder / "backbone.pt")
+    torch.save({"weight": torch.ones(2)}, path)
     assert "is not the resnet8 of config.json" in refused("finetune.py", folder)
     np.savez(tmp_path / "toy.npz", **toy | {"y_test": 1 - toy["y_test"]})
     assert "is not the data set of this run" in refused("look.py", folder)
