@@ -835,43 +835,40 @@ def test_theory_says_what_holds_and_draws_it(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------ tools/, look.py
-def photos(folder):
-    """Images of several sizes and modes in two classes, of each 4 for training and 2 for testing."""
-    for name in ("train/cat/", "train/dog/", "val/cat/", "val/dog/"):
-        (folder / name).mkdir(parents=True)
-        for i in range(4 if name.startswith("train") else 2):
-            x = torch.randint(0, 256, (1 if i == 1 else 3, 20 + 3 * i, 33 - 7 * i), dtype=torch.uint8)
-            TF.to_pil_image(x).save(folder / name / f"{i}.png")
-    return folder
-
-
-def test_decoding_goes_on_after_interruptions_and_ends_in_torchvisions_pixels(tmp_path, monkeypatch):
-    folder, square, replace, seen = photos(tmp_path / "pets"), decode.square, decode.os.replace, []
+def test_decoding_skips_the_unreadable_survives_interruptions_and_ends_in_torchvisions_pixels(
+        tmp_path, monkeypatch, capsys):
+    folder, square, replace, seen = tmp_path / "pets", decode.square, decode.os.replace, []
+    for name, i in itertools.product(("train/cat", "train/dog", "val/cat", "val/dog"), range(4)):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        x = torch.randint(0, 256, (1 if i == 1 else 3, 20 + 3 * i, 33 - 7 * i), dtype=torch.uint8)
+        TF.to_pil_image(x).save(folder / name / f"{i}.png")
+    bad = folder / "train/cat/3.png"
+    good = bad.rename(tmp_path / "good.png")
+    bad.write_bytes(b"no image")
+    monkeypatch.setattr(decode, "AT_ONCE", 3)  # the first three can be read
+    assert re.search("cat/3.png cannot be read .*--skip-unreadable", refused("decode.py --size 16", folder))
+    decode.decode(folder, 8, skip_unreadable=True)  # another size starts afresh
+    x, y = np.load(folder / "x_train.npy"), np.load(folder / "y_train.npy")
+    assert x.shape == (7, 8, 8, 3) and y.tolist() == [0] * 3 + [1] * 4
+    assert np.array_equal(x[3], square(str(folder / "train/dog/0.png"), 8))
+    assert "1 cannot be read and are left out, first" in (out := capsys.readouterr().out) and "cat/3.png" in out
+    good.replace(bad)
+    for file in folder.glob("*.npy"):
+        file.unlink()
     assert f"python tools/decode.py {folder}" in refused(lambda: common.load_data("pets", tmp_path))
-    monkeypatch.setattr(decode, "AT_ONCE", 3)
     monkeypatch.setattr(decode, "square", lambda path, size: seen.append(path) or square(path, size))
     monkeypatch.setattr(decode.os, "replace", lambda *paths: replace(*paths) or 1 / 0)
-    for _ in range(10):  # stopped after each of five batches, after all of them, and after each of four files is moved
+    for _ in range(11):  # stopped after each of six batches, after all of them, and after each of four files is moved
         assert "pets" in refused(lambda: common.load_data("pets", tmp_path))
         with pytest.raises(ZeroDivisionError):
             decode.decode(folder, 16)
     decode.main([str(folder), "--size", "16"])  # says that it is done
-    assert len(seen) == 12 and not (folder / "decoding").exists()  # no image twice
+    assert len(seen) == 16 and not (folder / "decoding").exists()  # no image twice
     data = common.load_data("pets", tmp_path)
     for part, x, y in ("train", data.x_train, data.y_train), ("val", data.x_test, data.y_test):
         theirs = torchvision.datasets.ImageFolder(str(folder / part))
         expected = [TF.pil_to_tensor(TF.center_crop(TF.resize(image, 16), 16)) for image, _ in theirs]
         assert torch.equal(x, torch.stack(expected)) and y.tolist() == theirs.targets
-
-
-def test_unreadable_images_are_named_or_left_out(tmp_path, capsys):
-    (photos(tmp_path) / "train/dog/0.png").write_bytes(b"no image")
-    assert re.search("dog/0.png cannot be read .*--skip-unreadable", refused("decode.py --size 16", tmp_path))
-    decode.decode(tmp_path, 8, skip_unreadable=True)  # another size starts afresh
-    x, y = np.load(tmp_path / "x_train.npy"), np.load(tmp_path / "y_train.npy")
-    assert x.shape == (7, 8, 8, 3) and y.tolist() == [0] * 4 + [1] * 3
-    assert np.array_equal(x[4], decode.square(str(tmp_path / "train/dog/1.png"), 8))
-    assert "1 cannot be read and are left out, first" in (out := capsys.readouterr().out) and "dog/0.png" in out
 
 
 def fake_run(root, name, method="simclr", **config):
