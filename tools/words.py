@@ -53,9 +53,9 @@ def nameable(v: Tensor, first: list[str], labels: dict[str, Tensor], names: dict
     """What the top of this file says, of embeddings v (N, K) and the first word of each dimension. Of embeddings with
     signs an image activates the dimensions where it is positive."""
     v = F.normalize(v)
-    live = (v > common.ACTIVE).any(0).nonzero()[:, 0].tolist()
-    found = {}
-    for kind, chosen in ("", v > common.ACTIVE), ("_top", v >= v.topk(min(20, len(v)), 0).values[-1]):
+    live, found = (v > common.ACTIVE).any(0).nonzero()[:, 0].tolist(), {}
+    active, least = v > common.ACTIVE, v.topk(min(20, len(v)), 0).values[-1]
+    for kind, chosen in ("", active), ("_top", active & (v >= least)):
         hits = torch.zeros(len(live), len(live), dtype=torch.bool)  # words of one, images of another
         for key, y in labels.items():
             most = (F.one_hot(y).T.float() @ chosen.float()).argmax(0)[live].tolist()  # a class for each dimension
