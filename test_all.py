@@ -1203,7 +1203,7 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "ncl.py --topk 300": "embedding has 256 dimensions", "sparsehead.py --head none": "--head none has no linear layer",
     "nce.py --dataset unlabelled": "has 0 classes", "nce.py --loss ce --weights non-negative": "belongs to --loss nce",
     "mmncl.py --dataset unlabelled": "lacks captions_train and", "mmncl.py --classes {whole}/ncl/no": "No such file",
-    "mmncl.py --classes {whole}/ncl/config.json": "config.json names", "simclr.py --resume nowhere": "nowhere is no run", "simclr.py --resume .": "an older version made it",
+    "mmncl.py --classes {whole}/ncl/metrics.jsonl": "names 4 classes; tiny has 10", "simclr.py --resume nowhere": "nowhere is no run", "simclr.py --resume .": "an older version made it",
     "simclr.py --resume {whole}/simclr --epochs 2": "has trained 3 already",
     "simclr.py --resume {whole}/simclr --out more": "give it without --out",
     "simclr.py --resume {whole}/simclr --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
