@@ -4,7 +4,7 @@
     python look.py runs/<run> runs/<other> ...    the same for each; the page in the first has all on its data set
     ... --data-root DATA --classes NAMES.txt      where the data set is elsewhere now; names of its classes, one a line
 
-look.html            every dimension, what activates it, every image: one file, offline, for browsers since 2024
+look.html            every dimension, the images and (after tools/words.py) words that activate it: one offline file
 top_images.png       the ten most active dimensions, a column each: the images that activate it most ([NCL] Fig. 1a, b)
 active_images.png    the same columns: of all images that activate it, evenly spread from the strongest to the weakest
 dimensions.csv       common.dimensions of the test images, a row per dimension, the most active first

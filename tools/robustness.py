@@ -131,7 +131,10 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
 
 def draw(folders: list[Path], path: str) -> None:
     """Accuracy over the severity of each corruption and on the shifts, a line a method: its mean over the runs."""
-    import matplotlib.pyplot as plt
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise common.BadInput(f"--draw needs matplotlib ({error})")
     runs = {}
     for folder in folders:
         if (file := folder / "robustness.json").exists():

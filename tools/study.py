@@ -4,8 +4,8 @@ missing. To make a run anew, delete results/<name> and runs/<name> first.
 
     python tools/study.py shapes              the built-in data set, every method and ablation: 1.2 hours on two cores
     python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: 1.5 hours on two cores
-    python tools/study.py shapes-selection cifar10-cpu-selection cifar10-cpu-page    what is shown of feature selection,
-                                              and the runs on all images whose page README shows: 1 hour
+    ... shapes-transfer cifar10-cpu-transfer  runs that are asked about shifted images and fine-tuned: 2 hours
+    ... shapes-selection cifar10-cpu-selection cifar10-cpu-page    feature selection, and README's page: 1 hour
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
     python tools/study.py shapes --rows ncl bayesncl --seeds 1 2
     python tools/report.py                    then put the numbers into the pages
@@ -39,8 +39,7 @@ ROWS = {  # row: a program and its flags
     "ncl-topk": "ncl.py --topk 64",
     "bayesncl": "bayesncl.py",
     "bayesncl-untuned": "bayesncl.py",  # the ρ and λ of the authors' CIFAR-100 command where the row above has others
-    "bayesncl-gumbel": "bayesncl.py --gate gumbel",
-    "bayesncl-soft": "bayesncl.py --gate soft",
+    **{f"bayesncl-{gate}": f"bayesncl.py --gate {gate}" for gate in ("gumbel", "soft")},
     "bayesncl-no-detach": "bayesncl.py --no-detach",
     "bayesncl-1-layer": "bayesncl.py --gate-layers 1",
     "bayesncl-3-layers": "bayesncl.py --gate-layers 3",
@@ -55,66 +54,58 @@ ROWS = {  # row: a program and its flags
     "sparsehead-simclr-plain": "sparsehead.py --sparse-weight 0",
     "sparsehead-simclr-plain-linear": "sparsehead.py --sparse-weight 0 --head linear",
     "sparsehead-simclr-plain-none": "sparsehead.py --sparse-weight 0 --head none",
-    "sparsehead-simclr-1e-2": "sparsehead.py --sparse-weight 1e-2",
-    "sparsehead-simclr-1e-1": "sparsehead.py --sparse-weight 1e-1",
-    "sparsehead-simclr-prox-1": "sparsehead.py --prox --sparse-weight 1",
-    "sparsehead-simclr-prox-3": "sparsehead.py --prox --sparse-weight 3",
-    "sparsehead-simclr-prox-10": "sparsehead.py --prox --sparse-weight 10",
-    "sparsehead-byol": "sparsehead.py --base byol",
-    "sparsehead-byol-plain": "sparsehead.py --base byol --sparse-weight 0",
-    "sparsehead-barlow": "sparsehead.py --base barlow",
-    "sparsehead-barlow-plain": "sparsehead.py --base barlow --sparse-weight 0",
-    "ce": "nce.py --loss ce",
-    "nce": "nce.py",
-    "nce-weights": "nce.py --weights non-negative",
-    "ce-mlp": "nce.py --loss ce --head mlp",
-    "nce-mlp": "nce.py --head mlp",
-    "nce-mlp-weights": "nce.py --head mlp --weights non-negative",
+    **{f"sparsehead-simclr-{weight}": f"sparsehead.py --sparse-weight {weight}" for weight in ("1e-2", "1e-1")},
+    **{f"sparsehead-simclr-prox-{weight}": f"sparsehead.py --prox --sparse-weight {weight}" for weight in (1, 3, 10)},
+    **{f"sparsehead-{base}{kind}": f"sparsehead.py --base {base} {flags}" for base in ("byol", "barlow")
+       for kind, flags in (("", ""), ("-plain", "--sparse-weight 0"))},
     "mmncl": "mmncl.py",
     "clip": "mmncl.py --activation none",
 }
-LABELLED, CAPTIONED = [row for row in ROWS if row.partition("-")[0] in ("ce", "nce")], ["mmncl", "clip"]
+LABELLED = {f"{name}{head}{kind}": f"nce.py {loss} {heads} {flags}"
+            for head, heads in (("", ""), ("-mlp", "--head mlp")) for name, loss, kind, flags in (
+                ("ce", "--loss ce", "", ""), ("nce", "", "", ""), ("nce", "", "-weights", "--weights non-negative"))}
+ROWS |= LABELLED
 METHODS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"]
+FOUR = [row for row in METHODS if row != "simsiam"]
 GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
 OUR_GATE = ["bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw"]
 BASES = [f"sparsehead-{kind}" for kind in ("simclr-plain", "byol", "byol-plain", "barlow", "barlow-plain")]
 ONCE = [row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-no"))] + BASES
 AT_200 = dict.fromkeys(["simclr", "ncl", "ncl-topk", "bayesncl"], [1, 2, 3]) \
     | dict.fromkeys([*GATE, "simsiam", "sparsehead-simclr", *BASES], [1])
-
-TRANSFERRED = ["simclr", "ncl", "bayesncl", "sparsehead-simclr"]  # to shifted images, and fine-tuned
+RATES = {  # for fine-tuning on 1 %, 10 % and 100 % of the labels: the best of seed 1 on held-out training images
+    "shapes-transfer": {"simclr": "", "ncl": "", "bayesncl": "", "sparsehead-simclr": "", "scratch": ""},
+    "cifar10-cpu-transfer": {"simclr": "", "ncl": "", "bayesncl": "", "sparsehead-simclr": "", "scratch": ""}}
 BAYES = "--prior 0.5 --kl-weight 3e-5"
 CPU = "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
 # study: (flags of every run, row → seeds, row → flags of its own). The rows' own flags on CIFAR-10 did best on held-out
 # training images, the one of TopK leaves about as many entries as NCL has active: results/README.md tells.
 STUDIES = {
     "shapes": ("", dict.fromkeys(METHODS, [1, 2, 3, 4, 5]) | dict.fromkeys(["ncl-topk", *GATE, *OUR_GATE], [1, 2])
-               | dict.fromkeys(ONCE, [1]) | dict.fromkeys(LABELLED + CAPTIONED, [1, 2, 3, 4, 5])
+               | dict.fromkeys(ONCE, [1]) | dict.fromkeys([*LABELLED, "mmncl", "clip"], [1, 2, 3, 4, 5])
                | {"simsiam-zero-init": [1, 2, 3]}, {"ncl-topk": "--topk 16"}),
     "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain",
-                    *LABELLED, *CAPTIONED], [1, 2, 3]), {"bayesncl": BAYES, "simsiam": "--lr 0.2"}),
+                    *LABELLED, "mmncl", "clip"], [1, 2, 3]), {"bayesncl": BAYES, "simsiam": "--lr 0.2"}),
     "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]), {"bayesncl": BAYES}),
     "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
     "cifar10-cpu-page": (CPU, dict.fromkeys(["simclr", "ncl"], [1]), {}),
-    "shapes-transfer": ("", dict.fromkeys(TRANSFERRED, [1, 2, 3, 4, 5]), {}),
-    "cifar10-cpu-transfer": (f"{CPU} --limit 10000", dict.fromkeys(TRANSFERRED, [1, 2, 3]), {"bayesncl": BAYES}),
+    "shapes-transfer": ("", dict.fromkeys(FOUR, [1, 2, 3, 4, 5]), {}),
+    "cifar10-cpu-transfer": (f"{CPU} --limit 10000", dict.fromkeys(FOUR, [1, 2, 3]), {"bayesncl": BAYES}),
     "cifar10": ("--dataset cifar10 --epochs 200", AT_200, {}),
     "cifar100": ("--dataset cifar100 --epochs 200", AT_200, {}),
 }
 
 
 def afterwards(study: str, row: str, seed: int) -> list[str]:
-    """The programs that a run is given to before it is recorded."""
-    after = ["tools/words.py"] if row in CAPTIONED else []
-    if study.endswith("transfer"):
-        tuned = [f"tools/finetune.py --seed {seed}", f"tools/finetune.py --seed {seed} --from-scratch"]
-        after += ["tools/robustness.py", *tuned[: 2 if row == "simclr" else 1]]
-    return after
+    """The programs in tools/ that a run is given to before it is recorded."""
+    if study not in RATES:
+        return ["tools/words.py"] if row in ("mmncl", "clip") else []
+    tune = lambda row: f"tools/finetune.py --seed {seed} --lr {RATES[study][row]}"
+    return ["tools/robustness.py", tune(row), *([tune("scratch") + " --from-scratch"] if row == "simclr" else [])]
 
 
 def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra: str) -> dict[str, list[list[str]]]:
-    """The runs of a study, name → command lines, first the training's; the seeds outermost, so that every row has some
-    early."""
+    """The runs of a study, name → command lines; the seeds outermost, so that every row has some early."""
     flags, seeds_of, own = STUDIES[study]
     return {f"{study}-{row}-seed{seed}": [*map(shlex.split, [
                 f"{ROWS[row]} {flags} {own.get(row, '')} {extra} --seed {seed}", *afterwards(study, row, seed)])]
@@ -122,8 +113,7 @@ def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra:
 
 
 def start(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
-    """Begin a run in runs/<name>, go on with what is there, or give it to a tool; what that prints goes to
-    runs/<name>.log."""
+    """Begin a run in runs/<name>, go on with it, or give it to a tool; what that prints goes to runs/<name>.log."""
     RUNS.mkdir(exist_ok=True)
     folder, data = os.path.relpath(RUNS / name, ROOT), ["--data-root", data_root]
     if command[0].startswith("tools/"):
@@ -186,8 +176,7 @@ def main() -> None:
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("studies", nargs="+", choices=STUDIES, metavar="study", help=", ".join(STUDIES))
     flags.add_argument("--rows", nargs="+", choices=ROWS, metavar="row", help=f"these rows only: {', '.join(ROWS)}")
-    flags.add_argument("--seeds", nargs="+", type=int, choices=range(10), metavar="seed",
-                       help="these seeds only, 0 to 9")
+    flags.add_argument("--seeds", nargs="+", type=int, choices=range(10), metavar="seed", help="these only, 0 to 9")
     flags.add_argument("--jobs", type=int, help="runs at a time (default: one a core on a CPU, one on a GPU)")
     flags.add_argument("--minutes", type=float, default=math.inf, help="end after so many, with a checkpoint per epoch")
     flags.add_argument("--flags", default="", help="further flags of every run, such as --flags='--checkpoint-every 1'")

@@ -72,6 +72,7 @@ def main(argv=None):
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("runs", nargs="+", type=Path, help="folders of runs of mmncl.py")
     flags.add_argument("--classes", type=Path, help="a file with the name of a class on each line")
+    flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     args = flags.parse_args(argv)
     rows = [["run", "nameable", "by chance", "nameable by 20", "by chance"]]
     for folder in args.runs:
@@ -82,7 +83,7 @@ def main(argv=None):
         said = [[[words[i], round(value, 4)] for i, value in zip(*dimension) if value > 0]
                 for dimension in zip(best.indices.T.tolist(), best.values.T.tolist())]
         labels = look.labels_of(arrays)
-        names = look.class_names(config["dataset"], config["data_root"], labels, args.classes)
+        names = look.class_names(config["dataset"], args.data_root or config["data_root"], labels, args.classes)
         first = [pairs[0][0] if pairs else "" for pairs in said]
         found = nameable(arrays["z"], first, labels, dict(zip(labels, names)))
         with common.replacing(folder / "words.json") as file:
