@@ -69,8 +69,8 @@ is_arrays = lambda data: all(np.array_equal(vars(data)[k], nchw(a) if a.ndim == 
 
 
 def test_the_built_in_images_are_the_same_bytes_everywhere_and_every_form_of_arrays_loads(tmp_path):
-    images = {key: array for key, array in shapes.draw().items() if array.dtype.kind != "U"}
-    digest = hashlib.sha256(b"".join(array.tobytes() for _, array in sorted(images.items())))
+    images = [array for _, array in sorted(shapes.draw().items()) if array.dtype.kind != "U"]
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in images))
     assert digest.hexdigest().startswith("d8d275ca63090024")
     np.savez(tmp_path / "keras.npz", **ARRAYS)
     np.savez(tmp_path / "torch.npz", **ARRAYS | dict(x_train=nchw(X), x_test=nchw(X_TEST)))
@@ -213,8 +213,7 @@ def test_boxes_are_distributed_like_torchvisions(height, width, min_scale):
     theirs = torch.tensor([get(image, (min_scale, 1.0), (3 / 4, 4 / 3)) for _ in range(n)]).float()
     top, left, h, w = ours.unbind(1)
     assert min(top.min(), left.min(), h.min() - 1) >= 0 and (top + h).max() <= height and (left + w).max() <= width
-    error = ((ours.var(0) + theirs.var(0)) / n).sqrt()  # of the difference of the means
-    assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * error + 1e-3).all()
+    assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * ((ours.var(0) + theirs.var(0)) / n).sqrt() + 1e-3).all()  # 5 σ
     assert torch.allclose(ours.std(0), theirs.std(0), rtol=0.1, atol=1e-3)
 
 
@@ -427,8 +426,7 @@ def test_consistency_of_random_images_is_a_count_and_its_mean_the_closed_form():
     labels, rare, h = {"": torch.arange(2000) % 10}, torch.zeros(2000, 4), torch.randn(2000, 8)
     rare[0, 0], rare[:, 1], rare[[0, 10], 2] = 1, 1, 1  # active on one sample, on all, on two of a class, on none
     columns = common.dimensions(rare, labels, h)
-    assert columns["adjusted"][:3].tolist() == pytest.approx([0, 0, 1], abs=1e-6)
-    assert columns["bits"][[1, 3]].abs().max() < 1e-6
+    assert [*columns["adjusted"][:3], *columns["bits"][[1, 3]]] == pytest.approx([0, 0, 1, 0, 0], abs=1e-6)
     assert common.interpretability(rare, labels, h)["adjusted"] == pytest.approx(50)  # one of 2,000 is below 0.1 %
 
 
@@ -454,11 +452,9 @@ def test_metrics_of_empty_and_collapsed_embeddings():
 
 # ------------------------------------------------------------------------------------------------ losses of all methods
 def naive_nt_xent(z1, z2, temperature):
-    z, total = unit(torch.cat([z1, z2])), 0
-    for i in range(len(z)):
-        similarity = torch.exp(z @ z[i] / temperature)
-        total -= torch.log(similarity[(i + len(z1)) % len(z)] / (similarity.sum() - similarity[i]))
-    return total / len(z)
+    z = unit(torch.cat([z1, z2]))
+    rows = enumerate(torch.exp(z @ z.T / temperature))
+    return -sum(torch.log(row[i - len(z1)] / (row.sum() - row[i])) for i, row in rows) / len(z)
 
 
 def naive_barlow(z1, z2, lambd=0.005):
@@ -513,8 +509,7 @@ def test_spectral_ncl_is_a_non_negative_matrix_factorisation_and_of_captions_of_
     """[NCL]: for f, g ≥ 0 of views or captions x, x' the loss is ‖Ā − F Gᵀ‖² − ‖Ā‖², Ā the normalised P(x, x'); of two
     views g = f. The loss of a batch estimates it."""
     joint, (f, g) = torch.rand(9, 9, dtype=torch.double), torch.randn(2, 9, 4, dtype=torch.double).relu()
-    joint, g = (joint, g) if captions else (joint + joint.T, f)
-    joint /= joint.sum()  # P(x, x')
+    joint, g = (joint / joint.sum(), g) if captions else ((joint + joint.T) / joint.sum() / 2, f)  # P(x, x')
     p, q = joint.sum(1, keepdim=True), joint.sum(0)[:, None]
     A, F_, G = joint / (p * q.T).sqrt(), p.sqrt() * f, q.sqrt() * g
     distance = (A - F_ @ G.T).square().sum() - A.square().sum()
@@ -526,18 +521,15 @@ def test_spectral_ncl_is_a_non_negative_matrix_factorisation_and_of_captions_of_
 
 def test_activations_are_their_formulas_and_rep_relu_has_the_gradient_of_gelu_finite_at_rows_of_zeros():
     """The trap: rep_relu is 0 on a row of negatives but has a gradient, which eps = 1e-12 multiplies by 1e12."""
-    z, formulas = torch.randn(1000, 6), dict(rep_relu=F.relu, exp=torch.exp, none=nn.Identity())
-    z[:2] = -z[:2].abs()
-    z.requires_grad_()
-    normal = torch.distributions.Normal(0, 1)
+    z = torch.cat([-torch.rand(2, 6), torch.randn(998, 6)]).requires_grad_()
+    formulas, normal = dict(rep_relu=F.relu, exp=torch.exp, none=nn.Identity()), torch.distributions.Normal(0, 1)
     soft = normal.cdf(z) + z * normal.log_prob(z).exp()  # d/dz z·Φ(z)
     for kind, activation in ncl.ACTIVATIONS.items():
         out = activation(z)
         assert torch.allclose(out, (formulas.get(kind) or getattr(F, kind))(z), atol=1e-6), kind
         gradient, = torch.autograd.grad(out.sum(), z)
         assert torch.allclose(gradient, soft, atol=1e-6) == (kind in ("rep_relu", "gelu")), kind
-    rep_relu, rows = ncl.ACTIVATIONS["rep_relu"], z[:8]
-    loss = simclr.nt_xent(rep_relu(rows), rep_relu(rows.flip(0)), 0.2)
+    loss = simclr.nt_xent(*map(ncl.ACTIVATIONS["rep_relu"], (z[:8], z[:8].flip(0))), 0.2)
     gradient, = torch.autograd.grad(loss, z)
     assert loss.isfinite() and 0 < gradient[:2].abs().max() and gradient.abs().max() < 200
 
@@ -556,7 +548,7 @@ def test_topk_keeps_the_largest_and_a_selection_what_is_most_active_on_the_train
 
 
 # ---------------------------------------------------------------------------------------------------------- bayesncl.py
-def test_gates_are_thresholds_of_their_noise_and_the_identity_backward():
+def test_gates_are_thresholds_of_their_noise_and_the_identity_backward_and_kl_is_torchs():
     logits, w = torch.randn(4000, 8, requires_grad=True), torch.randn(4000, 8)
     m, alpha = bayesncl.gate(logits, "ste", temperature=2.0)  # backward dm/dα = 1, dα/dl = α(1 − α)/T
     assert torch.equal(m, (logits > 0).float()) and torch.allclose(alpha, 1 / (1 + torch.exp(-logits / 2)))
@@ -566,12 +558,9 @@ def test_gates_are_thresholds_of_their_noise_and_the_identity_backward():
     for kind, probability in ("logistic", alpha), ("gumbel", 1 - (-logits.exp()).exp()):  # P(l + noise > 0)
         m, _ = bayesncl.gate(logits, kind, noise=True)
         assert set(m.unique().tolist()) == {0.0, 1.0}
-        for part in (alpha > 0, alpha < 0.3, (alpha > 0.7) & (alpha < 0.8)):
-            assert abs((m - probability)[part].mean()) < 0.02
+        parts = alpha > 0, alpha < 0.3, (alpha > 0.7) & (alpha < 0.8)
+        assert all(abs((m - probability)[part].mean()) < 0.02 for part in parts)
         assert torch.equal(bayesncl.gate(logits, kind)[0], (logits > 0).float())  # without noise in evaluation
-
-
-def test_kl_is_torchs():
     alpha = torch.rand(30, 7).clamp(0.011, 0.989).requires_grad_()
     p, q = (torch.distributions.Bernoulli(probs) for probs in (alpha, torch.tensor(0.3)))
     ours, theirs = bayesncl.bernoulli_kl(alpha, 0.3), torch.distributions.kl_divergence(p, q).sum(1).mean()
@@ -627,9 +616,7 @@ def test_captions_are_bags_of_words_that_find_their_images():
 def test_l21_norm_is_a_loop_over_columns_and_the_proximal_step_shortens_each():
     W = torch.randn(4, 6, dtype=torch.double)
     W[:, 0], W[:, 1] = 0, W[:, 1] / W[:, 1].norm() * 0.3
-    W.requires_grad_()
-    norm = sparsehead.l21_norm(W)
-    gradient, = torch.autograd.grad(norm, W)
+    gradient, = torch.autograd.grad(norm := sparsehead.l21_norm(W.requires_grad_()), W)
     assert norm.item() == pytest.approx(sum(math.sqrt(sum(v**2 for v in column)) for column in W.T.tolist()))
     assert (gradient[:, 0] == 0).all() and torch.allclose(gradient[:, 1:], F.normalize(W, dim=0)[:, 1:])
     sparsehead.shrink_columns(V := W.detach().clone(), 0.5)
@@ -677,8 +664,7 @@ def watched(s):
 def test_sparse_data_are_the_papers(d, beta, minus, plus):
     """Pr .1 and .2 give the authors the same data at d = 10; 100 · .14 is 14.000000000000002, with the ceiling 15."""
     draw = lambda kind: sc.latents(kind, 20_000, d, beta, sc.generator(0, 0))
-    for value, count in ((-1, minus), (1, plus), (0, d - minus - plus)):
-        assert ((draw("authors") == value).sum(0) == count).all()
+    assert all(((draw("authors") == v).sum(0) == n).all() for v, n in ((-1, minus), (1, plus), (0, d - minus - plus)))
     assert (draw("exact").abs().sum(0) == minus + plus).all() and draw("exact").mean().abs() < 0.01
     assert (draw("onehot").abs().sum(0) == 1).all() and draw("onehot").mean().abs() < 0.01
     assert (draw("onehot-plus").sum(0) == 1).all() and draw("onehot-plus").min() == 0
@@ -710,13 +696,22 @@ def test_an_epoch_shows_masked_views_of_every_sample_and_simclr_drops_the_last_s
     assert not ((a1 != 0) & (a2 != 0)).any() and (a1 + a2 != 0).all()  # 2Dx and 2(I − D)x, Eq. (2)
 
 
-def test_landscape_nt_xent_is_the_loop_of_eq_9_and_its_gradient_by_hand_is_autograds():
+def test_landscape_nt_xent_and_metrics_are_loops_and_its_gradient_by_hand_is_autograds():
     for R, B, kind, tolerance in (3, 4, torch.float64, 1e-12), (5, 512, torch.float32, 2e-6):  # two replicas at a time
         h, tau = torch.randn(R, 5, 2 * B, dtype=kind, requires_grad=True), torch.linspace(0.1, 1, R, dtype=kind)
         ours, weights = sc.NTXent.apply(F.normalize(h, dim=1), tau.view(R, 1, 1)), torch.randn(R, dtype=kind)
         theirs = torch.stack([naive_nt_xent(*views.T.chunk(2), t) for views, t in zip(h, tau)])  # column i's is i + B
         mine, autograds = (torch.autograd.grad((weights * loss).sum(), h)[0] for loss in (ours, theirs))
         assert torch.allclose(ours, theirs, atol=tolerance) and torch.allclose(mine, autograds, atol=tolerance)
+    W, M = torch.randn(2, 8, 12), torch.randn(2, 12, 4)
+    best, separation = sc.max_cosine(W, M), sc.support_separation(W, M)
+    cosines = F.cosine_similarity(W[:, :, None], M.mT[:, None], dim=3).abs()  # (2, 8, 4)
+    for r, j in itertools.product(range(2), range(4)):
+        neuron = max(cosines[r].tolist(), key=lambda row: row[j])
+        expected = neuron[j], neuron[j] - max(neuron[:j] + neuron[j + 1 :])
+        assert (best[r, j].item(), separation[r, j].item()) == pytest.approx(expected, abs=1e-6)
+    spread = sc.spread(torch.stack([torch.ones(16, 5000), torch.randn(16, 5000)]))
+    assert spread[0] < 1e-3 and spread[1] == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("factors", [
@@ -787,18 +782,6 @@ def test_every_factor_changes_the_run():
     same = lambda a, b: all(u.shape == v.shape and abs(u[-1] - v[-1]).max() < 1e-6 for u, v in zip(a, b))
     assert [name for name, value in other.items() if same(run(**{name: value}), run())] == []
     assert not same(run(method="simclr", temperature=0.5), run(method="simclr"))
-
-
-def test_landscape_metrics_are_loops():
-    W, M = torch.randn(2, 8, 12), torch.randn(2, 12, 4)
-    best, separation = sc.max_cosine(W, M), sc.support_separation(W, M)
-    cosines = F.cosine_similarity(W[:, :, None], M.mT[:, None], dim=3).abs()  # (2, 8, 4)
-    for r, j in itertools.product(range(2), range(4)):
-        neuron = max(cosines[r].tolist(), key=lambda row: row[j])
-        expected = neuron[j], neuron[j] - max(neuron[:j] + neuron[j + 1 :])
-        assert (best[r, j].item(), separation[r, j].item()) == pytest.approx(expected, abs=1e-6)
-    spread = sc.spread(torch.stack([torch.ones(16, 5000), torch.randn(16, 5000)]))
-    assert spread[0] < 1e-3 and spread[1] == pytest.approx(1, abs=0.02)
 
 
 def test_paper_setting_is_the_papers():
@@ -900,15 +883,13 @@ def test_theory_says_what_holds_and_draws_it(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------ tools/, look.py
-def test_decoding_skips_the_unreadable_survives_interruptions_and_ends_in_torchvisions_pixels(
-        tmp_path, monkeypatch, capsys):
+def test_decoding_skips_the_unreadable_survives_interruptions_to_torchvisions_pixels(tmp_path, monkeypatch, capsys):
     folder, square, replace, seen = tmp_path / "pets", decode.square, decode.os.replace, []
     for name, i in itertools.product(("train/cat", "train/dog", "val/cat", "val/dog"), range(4)):
         (folder / name).mkdir(parents=True, exist_ok=True)
         x = torch.randint(0, 256, (1 if i == 1 else 3, 20 + 3 * i, 33 - 7 * i), dtype=torch.uint8)
         TF.to_pil_image(x).save(folder / name / f"{i}.png")
-    bad = folder / "train/cat/3.png"
-    good = bad.rename(tmp_path / "good.png")
+    good = (bad := folder / "train/cat/3.png").rename(tmp_path / "good.png")
     bad.write_bytes(b"no image")
     monkeypatch.setattr(decode, "AT_ONCE", 3)  # the first three can be read
     assert re.search("cat/3.png cannot be read .*--skip-unreadable", refused("decode.py --size 16", folder))
@@ -1065,8 +1046,7 @@ def test_a_page_has_what_loops_find_in_the_run(tmp_path):
 
 @pytest.mark.parametrize("n,height,width", [(700, 96, 64), (16_000, 17, 20), (700, 224, 224)])
 def test_sprites_are_tiles_that_phones_take(n, height, width):
-    images = torch.zeros(n, 3, height, width, dtype=torch.uint8)
-    images[:, 0] = torch.arange(n).view(-1, 1, 1) % 250
+    images = (torch.arange(n) % 250).byte().view(-1, 1, 1, 1).expand(-1, 3, height, width)
     g, sheets = look.sprites(images)
     assert g["W"] % 16 == g["H"] % 16 == 0 and g["w"] <= 64 >= g["h"] and len(sheets) == 1 + (n > 700)
     assert (tiles(g, sheets)[:n, 0, g["h"] // 2, g["w"] // 2] - images[:, 0, 0, 0]).abs().max() < 4
