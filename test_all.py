@@ -70,8 +70,7 @@ is_arrays = lambda data: all(np.array_equal(vars(data)[k], nchw(a) if a.ndim == 
 
 def test_the_built_in_images_are_the_same_bytes_everywhere_and_every_form_of_arrays_loads(tmp_path):
     images = [array for _, array in sorted(shapes.draw().items()) if array.dtype.kind != "U"]
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in images))
-    assert digest.hexdigest().startswith("d8d275ca63090024")
+    assert hashlib.sha256(b"".join(array.tobytes() for array in images)).hexdigest().startswith("d8d275ca63090024")
     np.savez(tmp_path / "keras.npz", **ARRAYS)
     np.savez(tmp_path / "torch.npz", **ARRAYS | dict(x_train=nchw(X), x_test=nchw(X_TEST)))
     np.savez(tmp_path / "gaps.npz", **ARRAYS | dict(y_train=10**6 * Y + 7, y_test=10**6 * Y_TEST + 7))
@@ -415,7 +414,7 @@ def test_interpretability_is_the_loop():
     assert [columns[key][3].isnan().item() for key in ("class", "cons", "adjusted", "entropy", "mono")] == [True] * 5
 
 
-def test_consistency_of_random_images_is_a_count_and_its_mean_the_closed_form():
+def test_consistency_of_random_images_is_a_count_and_metrics_of_rare_dead_and_collapsed_dimensions_have_values():
     y = torch.tensor([0] * 20 + [1] * 9 + [3])
     draw, ours = torch.Generator().manual_seed(0), common.random_consistency(y, 3000)
     for row in ours[:3]:
@@ -428,6 +427,14 @@ def test_consistency_of_random_images_is_a_count_and_its_mean_the_closed_form():
     columns = common.dimensions(rare, labels, h)
     assert [*columns["adjusted"][:3], *columns["bits"][[1, 3]]] == pytest.approx([0, 0, 1, 0, 0], abs=1e-6)
     assert common.interpretability(rare, labels, h)["adjusted"] == pytest.approx(50)  # one of 2,000 is below 0.1 %
+    empty = common.interpretability(torch.zeros(20, 4), {"": torch.arange(20) % 2}, torch.randn(20, 3))
+    assert {key for key, value in empty.items() if value is None} == {
+        "cons", "adjusted", "entropy", "corr", "mono", "l1", "hoyer", "cons_0.001", "cons_0.01", "cons_0.05"}
+    assert empty["live_dims"] == empty["act"] == empty["bits"] == empty["dims_0.001"] == 0
+    assert common.interpretability(torch.ones(9, 1), {}, torch.randn(9, 3))["hoyer"] is None
+    assert common.table("ncl", empty).splitlines()[2].count("–") == 9  # undefined or not measured
+    assert common.health(torch.randn(2000, 64))["spread"] == pytest.approx(1, abs=0.02)
+    assert common.health(torch.ones(100, 64))["spread"] < 1e-4 and common.health(torch.eye(4))["act"] == 0.25
 
 
 @pytest.mark.parametrize("kind", [nn.Identity(), F.relu, lambda z: F.one_hot(z.argmax(1), 8)])
@@ -437,17 +444,6 @@ def test_sepin_is_the_loss_without_a_dimension_less_the_loss_with_it(kind):
     loss = lambda *keep: F.cross_entropy(a[:, keep] @ b[:, keep].T / 0.2, torch.arange(50)).item()
     loop = [loss(*(j for j in range(8) if j != i)) - loss(*range(8)) for i in range(8)]
     assert common.sepin(*(view.float() for view in pair)).tolist() == pytest.approx(loop, abs=1e-5)
-
-
-def test_metrics_of_empty_and_collapsed_embeddings():
-    empty = common.interpretability(torch.zeros(20, 4), {"": torch.arange(20) % 2}, torch.randn(20, 3))
-    assert {key for key, value in empty.items() if value is None} == {
-        "cons", "adjusted", "entropy", "corr", "mono", "l1", "hoyer", "cons_0.001", "cons_0.01", "cons_0.05"}
-    assert empty["live_dims"] == empty["act"] == empty["bits"] == empty["dims_0.001"] == 0
-    assert common.interpretability(torch.ones(9, 1), {}, torch.randn(9, 3))["hoyer"] is None
-    assert common.table("ncl", empty).splitlines()[2].count("–") == 9  # undefined or not measured
-    assert common.health(torch.randn(2000, 64))["spread"] == pytest.approx(1, abs=0.02)
-    assert common.health(torch.ones(100, 64))["spread"] < 1e-4 and common.health(torch.eye(4))["act"] == 0.25
 
 
 # ------------------------------------------------------------------------------------------------ losses of all methods
@@ -506,8 +502,7 @@ def test_theorem_1_cl_is_rotation_invariant_and_ncl_is_not(loss):
 
 @pytest.mark.parametrize("captions", [False, True])
 def test_spectral_ncl_is_a_non_negative_matrix_factorisation_and_of_captions_of_both_at_once(captions):
-    """[NCL]: for f, g ≥ 0 of views or captions x, x' the loss is ‖Ā − F Gᵀ‖² − ‖Ā‖², Ā the normalised P(x, x'); of two
-    views g = f. The loss of a batch estimates it."""
+    """[NCL]: a batch's loss estimates ‖Ā − F Gᵀ‖² − ‖Ā‖², Ā = P(x, x') / √(P(x) P(x')), F, G ≥ 0; of views G = F."""
     joint, (f, g) = torch.rand(9, 9, dtype=torch.double), torch.randn(2, 9, 4, dtype=torch.double).relu()
     joint, g = (joint / joint.sum(), g) if captions else ((joint + joint.T) / joint.sum() / 2, f)  # P(x, x')
     p, q = joint.sum(1, keepdim=True), joint.sum(0)[:, None]
@@ -558,8 +553,8 @@ def test_gates_are_thresholds_of_their_noise_and_the_identity_backward_and_kl_is
     for kind, probability in ("logistic", alpha), ("gumbel", 1 - (-logits.exp()).exp()):  # P(l + noise > 0)
         m, _ = bayesncl.gate(logits, kind, noise=True)
         assert set(m.unique().tolist()) == {0.0, 1.0}
-        parts = alpha > 0, alpha < 0.3, (alpha > 0.7) & (alpha < 0.8)
-        assert all(abs((m - probability)[part].mean()) < 0.02 for part in parts)
+        for part in (alpha > 0, alpha < 0.3, (alpha > 0.7) & (alpha < 0.8)):
+            assert abs((m - probability)[part].mean()) < 0.02
         assert torch.equal(bayesncl.gate(logits, kind)[0], (logits > 0).float())  # without noise in evaluation
     alpha = torch.rand(30, 7).clamp(0.011, 0.989).requires_grad_()
     p, q = (torch.distributions.Bernoulli(probs) for probs in (alpha, torch.tensor(0.3)))
@@ -580,8 +575,7 @@ def test_nothing_of_the_gate_reaches_the_backbone_unless_it_is_asked_for_and_gat
     assert (backbone is None) == detach and gating.abs().sum() > 0
     weight = torch.randn(12, 5)  # the loss's gradient into the backbone is the one for a constant mask
     ours, fixed = (torch.autograd.grad((weight * v).sum(), weights[0])[0] for v in (masked, z * m.detach()))
-    assert torch.allclose(ours, fixed, atol=1e-6) == detach
-    assert torch.equal(plain(x)[1], z)
+    assert torch.allclose(ours, fixed, atol=1e-6) == detach and torch.equal(plain(x)[1], z)
     plain.similarity, pi = "ipw", 0.99 + 0.01 * (z > 0).float().mean(0)
     assert torch.allclose(plain(x)[1], z / pi.sqrt(), atol=1e-6) and torch.allclose(plain.frequency, pi)
     plain.eval()(x)
@@ -629,8 +623,7 @@ def test_byols_target_is_a_moving_average_that_no_gradient_reaches():
     x, online = torch.randn(2, 4, 3, 32, 32), nn.Sequential(backbone, model.head)
     _, _, p1, p2, t1, t2 = model.both(model, *x)
     (sparsehead.byol_loss(p1, t2) + sparsehead.byol_loss(p2, t1)).backward()
-    for name, p in model.named_parameters():
-        assert name.startswith("target") == (p.grad is None) != p.requires_grad
+    assert all(name.startswith("target") == (p.grad is None) != p.requires_grad for name, p in model.named_parameters())
     before = [p.detach().clone() for p in online.parameters()]  # the target starts as a copy
     nn.init.normal_(model.head[0].weight)
     sparsehead.update_target(model.target, online, 0.9)
@@ -773,9 +766,9 @@ def test_a_replica_trains_the_same_alone_and_among_others(method, head):
 
 def test_every_factor_changes_the_run():
     base = dict(method="noncl", head="linear", warm=1.0, latents="iid", sparsity=0.2, d=5)
-    other = dict(method="simclr", head="none", similarity="product", layers=2, batch_norm="affine", bias=0.5,
-                 activation="authors", train_bias="no", normalise="rows", warm=2.0, warm_columns="aligned", seeds=2,
-                 latents="authors", sparsity=0.5, masks="dependent", keep=0.9, noise=1.0, lr=0.5, epochs=3,
+    other = dict(method="simclr", head="none", similarity="product", layers=2, batch_norm="affine", bias=0.5, seeds=2,
+                 activation="authors", train_bias="no", normalise="rows", warm=2.0, warm_columns="aligned", epochs=3,
+                 latents="authors", sparsity=0.5, masks="dependent", keep=0.9, noise=1.0, lr=0.5,
                  batch_size=8, n=80, p=14, d=4, m=9)
     assert set(other) | {"temperature"} == set(sc.FACTORS)
     run = lambda **more: [sc.train(landscape(**base | more))[1][key] for key in ("loss", "min")]
@@ -952,8 +945,7 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
     assert (found["finetune_1.0_top1"], found["finetune_0.1_lr"]) == (80, 0.1) and found["scratch_1.0_top1"] > 90
     assert path.read_bytes() == before and not torch.equal(calls[0][0][0].weight.cpu(), torch.load(path)["0.weight"])
     toy = dict(np.load(tmp_path / "toy.npz"))
-    (tmp_path / "names.txt").write_text("one\n")
-    assert "names 1 classes; toy has 2" in refused("look.py --classes", tmp_path / "names.txt", folder)
+    assert "names 1 classes; toy has 2" in refused("look.py --classes", folder / "config.json", folder)
     assert "1.1 is not a share of the labels" in refused(f"finetune.py {folder} --labels 1.1")
     assert "--lr has 2 values" in refused(f"finetune.py {folder} --lr 1 2")
     for kept in {"x_train", "x_test"}, {*toy}:
@@ -1110,8 +1102,7 @@ def test_a_run_leaves_its_record_and_evaluation_gives_it_again_and_changes_no_we
 
 
 def test_a_tool_asks_any_run_about_shifted_images_and_dimensions_are_named(whole, tmp_path):
-    with mock.patch.object(robustness, "SHIFTS", ("clean",)):
-        inside("robustness.py", *(whole / method for method in METHODS))
+    inside("robustness.py", *(whole / method for method in METHODS))
     for method in METHODS:
         found, last = json.loads((whole / method / "robustness.json").read_text()), lines(whole / method)[-1]
         assert (found["h_clean"], found["z_clean"]) == pytest.approx((last["lp1"], last["lp1_embedding"]), abs=4.1)
@@ -1157,19 +1148,17 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "simclr.py --no-such-flag": "unrecognized arguments", "ncl.py --activation tanh": "invalid choice: 'tanh'",
     "simclr.py --blur 1.5": "1.5; it must be ≥ 0 and ≤ 1", "simclr.py --lr nan": "nan; it must be > 0 and < inf",
     "simclr.py --epochs many": "invalid int value: 'many'", "simclr.py --batch-size 241": "241: at most 240 images",
-    "simclr.py --device tpu": "--device tpu is not there", "simclr.py --out {whole}/ncl": "is taken",
+    "simclr.py --device tpu": "--device tpu is not there", "simclr.py --out {ncl}": "is taken",
     "ncl.py --topk 300": "embedding has 256 dimensions", "sparsehead.py --head none": "--head none has no linear layer",
     "nce.py --dataset unlabelled": "has 0 classes", "nce.py --loss ce --weights non-negative": "belongs to --loss nce",
-    "mmncl.py --dataset unlabelled": "lacks captions_train and", "mmncl.py --classes {whole}/ncl/no": "No such file",
-    "mmncl.py --classes {whole}/ncl/metrics.jsonl": "names 4 classes; tiny has 10", "simclr.py --resume nowhere": "nowhere is no run", "simclr.py --resume .": "an older version made it",
-    "simclr.py --resume {whole}/simclr --epochs 2": "has trained 3 already",
-    "simclr.py --resume {whole}/simclr --out more": "give it without --out",
-    "simclr.py --resume {whole}/simclr --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
-    "ncl.py --eval-only {whole}/simclr/checkpoint.pt": "another program",
-    "simclr.py --eval-only {whole}/simclr/checkpoint.pt --head-out 32": "does not fit these settings",
-    "ncl.py --eval-only checkpoint.pt": "cannot be read as a checkpoint",
+    "mmncl.py --classes {ncl}/metrics.jsonl": "4 classes; tiny has 10", "mmncl.py --classes {ncl}/no": "No such file",
+    "mmncl.py --dataset unlabelled": "lacks captions_train and", "simclr.py --resume nowhere": "nowhere is no run",
+    "ncl.py --resume {ncl} --epochs 2": "has trained 3 already", "ncl.py --resume {ncl} --out no": "it without --out",
+    "simclr.py --resume {simclr} --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
+    "simclr.py --resume .": "an older version made it", "ncl.py --eval-only {simclr}/checkpoint.pt": "another program",
+    "simclr.py --eval-only {simclr}/checkpoint.pt --head-out 32": "does not fit these settings",
+    "ncl.py --eval-only checkpoint.pt": "cannot be read as", "sparse_coding.py --keep 0.5 1.2": "keep: 1.2; it must",
     "sparse_coding.py --d 60": "--d 60 orthonormal features need at least as many observed dimensions; --p is 50",
-    "sparse_coding.py --keep 0.5 1.2": "--keep: 1.2; it must be",
     "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active features of --d 1",
     "sparse_coding.py --experiment fig1 --activation authors": "--activation authors is srelu with --batch-norm no",
     "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30": "the loss is not finite in epoch 1"}.items())
@@ -1177,7 +1166,7 @@ def test_what_cannot_be_used_is_refused_in_one_line(whole, tiny, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     bomb = type("Bomb", (), {"__reduce__": lambda self: (os.mkdir, ("went-off",))})()
     torch.save({"model": bomb}, "checkpoint.pt")  # where pickled objects are loaded, a folder appears
-    name, _, flags = command.format(whole=whole).partition(".py ")
+    name, _, flags = command.format(ncl=whole / "ncl", simclr=whole / "simclr").partition(".py ")
     if name in METHODS:
         config, flags = (whole / name / "config.json").read_text(), f"{tiny} {flags}"
         Path("config.json").write_text(re.sub(' "warmup": .*\n', "", config) if "--resume ." in command else config)
@@ -1386,16 +1375,14 @@ def test_no_file_class_function_line_or_difference_is_too_long_and_methods_say_t
         limit = LINES.get(name, 200 if name.startswith("tools/") else 220)
         rows = (HERE / name).read_text(encoding="utf-8").splitlines()
         assert len(rows) <= limit and (name == "README.md" or max(map(len, rows)) <= 120), name
-    definitions = {}
+    sources = {}
     for name, text in PYTHON.items():
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
-                limit = 90 if isinstance(node, ast.ClassDef) else 45
-                assert node.end_lineno - node.lineno < limit, f"{name}: {node.name}"
+                assert node.end_lineno - node.lineno < (90 if isinstance(node, ast.ClassDef) else 45), (name, node.name)
                 if Path(name).stem in METHODS:
-                    definitions.setdefault(node.name, set()).add(ast.get_source_segment(text, node))
-    own = {"network", "parser", "main", "__init__", "forward"}
-    assert [name for name in definitions.keys() - own if len(definitions[name]) > 1] == []
+                    sources.setdefault(node.name, set()).add(ast.get_source_segment(text, node))
+    assert not [k for k in {*sources} - {"network", "parser", "main", "__init__", "forward"} if len(sources[k]) > 1]
     ruler, = (i for i, line in enumerate(PYTHON["common.py"].splitlines()) if line.startswith("# ===="))
     assert ruler <= 450 and not [*HERE.glob("results/**/*.py")]  # results/ holds records, no programs
     for a, b, limit in (("simclr.py", "ncl.py", 40), ("ncl.py", "bayesncl.py", 100)):
@@ -1419,8 +1406,8 @@ def test_the_pages_quote_the_records_and_their_links_lead_somewhere():
         page = path.read_text()
         assert report.with_tables(page) == page, f"python tools/report.py puts the records into {path}"
         assert len(re.findall(r"^\| \[[^]]*\]\([\w/]*shapes-[\w-]+-seed1\) \|", page, re.M)) >= 5, "no table of records"
-        heads = re.findall(r"^#+ (.*)$", page, re.M)
-        anchors = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
+        heads = re.findall(r"^#+ (.*)$", page.lower(), re.M)
+        anchors = {re.sub(r"[^\w -]", "", head).replace(" ", "-") for head in heads}
         for link in re.findall(r"\]\((?!http)([^()]+)\)", page):
             assert link[1:] in anchors if link[0] == "#" else (path.parent / link.partition("#")[0]).exists(), link
 
