@@ -1469,20 +1469,28 @@ def test_a_study_skips_what_is_recorded_and_goes_on_where_it_was_interrupted(tmp
     method.write_text("import shutil, sys\nflags = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
                       "if '--bad' in flags: sys.exit('what is wrong')\nto = flags.get('--out') or flags['--resume']\n"
                       f"shutil.copytree('{tmp_path}/done', to, dirs_exist_ok=True)\n")
-    runs = {"a": [str(method)], "b": [str(method)], "c": [str(method), "--bad", "1"]}
+    (tmp_path / "tools").mkdir(), monkeypatch.setattr(study, "ROOT", tmp_path)
+    (tmp_path / "tools" / "more.py").write_text(
+        "import sys\nwith open(sys.argv[1] + '/words.json', 'x') as file: file.write('{\"cons\": 7, \"words\": []}')\n")
+    runs = {"a": [[str(method)], ["tools/more.py"]], "b": [[str(method)]], "c": [[str(method), "--bad", "1"], ["no"]]}
     assert study.record_all(runs, 2, "cpu", "data", math.inf) is False
     out, error = capsys.readouterr()
     assert re.search("^a: .* --out", out, re.M) and re.search("^b: .* --resume", out, re.M)
     assert "c: exit code 1: what is wrong" in error
-    assert {path.name: report.record(path)["lp1"] for path in (tmp_path / "results").iterdir()} == {"a": 50, "b": 50}
+    kept = {path.name: report.record(path) for path in (tmp_path / "results").iterdir()}
+    assert {name: (of["lp1"], of.get("cons")) for name, of in kept.items()} == {"a": (50, 7), "b": (50, None)}
     assert (tmp_path / "results" / "a" / "dimensions.csv").read_text() == (
         "dimension,act,mean,mono,class,cons,adjusted,entropy,bits\n0,1,0.723607,0.368524,1,0.75,0,0.644611,0\n"
         "1,0.5,0.447214,0.368524,1,1,1,0,0.130941\n2,0,0,,,,,,0\n")
     method.write_text("import time; time.sleep(1000)")
     with pytest.raises(SystemExit, match="--minutes are over; the same command goes on"):
-        study.record_all({"d": [str(method)]}, 1, "cpu", "data", time.monotonic() + 0.5)
+        study.record_all({"d": [[str(method)]]}, 1, "cpu", "data", time.monotonic() + 0.5)
     monkeypatch.setattr(study.subprocess, "Popen", lambda *_, **__: pytest.fail("it is recorded"))
     assert study.record_all({name: runs[name] for name in "ab"}, 2, "cpu", "data", math.inf) is True
+    parse = argparse.ArgumentParser.parse_args
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *args: parse(*args) and next(iter(())))
     for name in study.STUDIES:  # and every command is one that its program takes
-        for script, *argv in study.commands(name, None, None, "--checkpoint-every 50").values():
-            importlib.import_module(script.removesuffix(".py")).parser().parse_args(argv)
+        for script, *argv in sum(study.commands(name, None, None, "--checkpoint-every 50").values(), []):
+            program = importlib.import_module(Path(script).stem)
+            with pytest.raises(StopIteration):  # when all is parsed
+                program.parser().parse_args(argv) if "/" not in script else program.main(["runs/run", *argv])

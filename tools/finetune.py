@@ -6,8 +6,9 @@
 
 As many labels of every class, random crops and flips, SGD with momentum, weight decay and cosine decay. The learning
 rate is the one of --tune that does best on a tenth of the *training* images, which is left out for that; then all of
-the share is trained on. Works on a copy of backbone.pt, of a run of any method; config.json tells the data set, the
-network and the crops. Prints top-1 and top-5 on the test set and adds them to finetune.json in the run's folder.
+the share is trained on. (That choice reads labels beyond the share; --lr does without.) Works on a copy of backbone.pt,
+of a run of any method; config.json tells the data set, the network and the crops. Prints top-1 and top-5 on the test
+set and adds them to finetune.json in the run's folder.
 """
 import argparse
 import json
@@ -24,11 +25,22 @@ import common  # noqa: E402
 
 
 def balanced_subset(y: Tensor, share: float, seed: int) -> Tensor:
-    """Indices of a share of the labels y (N,): the same number of every class, at least one, drawn with `seed`."""
+    """Indices of a share of the labels y (N,): of every class the same number, but at least one and at most what there
+    is, drawn with `seed`; a share of 1 is all of them."""
+    if share == 1:
+        return torch.arange(len(y))
     order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
     classes = y.unique()
     count = max(1, round(share * len(y) / len(classes)))
     return torch.cat([order[y[order] == c][:count] for c in classes])
+
+
+def read_json(path: Path) -> dict:
+    """A file of JSON; BadInput where it is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise common.BadInput(f"{path} is damaged; delete it ({error})")
 
 
 def read_run(folder: Path) -> argparse.Namespace:
@@ -45,7 +57,7 @@ def labelled(run: argparse.Namespace, root: str | None, task: str) -> common.Dat
     """The data set of a run; BadInput where it does not have the labels of two classes, which the task needs."""
     data = common.load_data(run.dataset, root or run.data_root, limit=run.limit)
     if data.y_train is None or len(data.y_train.unique()) < 2:
-        raise common.BadInput(f"{task} needs labels of two classes or more, which {data.name} has not")
+        raise common.BadInput(f"{task} needs labels of two classes or more, which {data.name} lacks")
     return data
 
 
@@ -108,7 +120,7 @@ def tuned_lr(new_backbone, data: common.Data, chosen: Tensor, run, args) -> floa
     order = torch.randperm(len(data.y_train), generator=torch.Generator().manual_seed(0))
     held = order < max(1, len(order) // 10)
     x, y, others, tried = data.x_train[held], data.y_train[held], chosen[~held[chosen]], {}
-    others = others if len(others) else chosen
+    others = others if len(others) else chosen  # too few labels to leave any out
     for lr in sorted(args.tune):
         tried[lr] = accuracy(finetune(*new_backbone(), data, others, run, args, lr), x, y, run.image_size)[0]
     return max(tried, key=tried.get)
@@ -129,7 +141,7 @@ def main(argv=None):
     add("--labels", type=share, nargs="+", default=[0.01, 0.1, 1.0], metavar="SHARE", help="shares of the labels")
     add("--from-scratch", action="store_true", help="start from random weights")
     add("--epochs", type=common.within(0, kind=int), default=10, help="passes over those labels ([NCL]'s code: 30)")
-    add("--min-steps", type=common.within(0, kind=int), default=300, help="more passes where these would be less steps")
+    add("--min-steps", type=common.within(0, kind=int), default=300, help="more passes where these would be fewer steps")
     add("--tune", type=common.within(0), nargs="+", default=[0.01, 0.05, 0.2], metavar="LR", help="peak rates to try")
     add("--lr", type=common.within(0), nargs="+", help="peak learning rate of the backbone, one or one for each share")
     add("--classifier-lr", type=common.within(0), default=0.1, help="of the new classifier ([NCL]'s code: 0.1)")
@@ -143,7 +155,7 @@ def main(argv=None):
     run = read_run(args.run)
     data = labelled(run, args.data_root, "fine-tuning")
     path, rows = args.run / "finetune.json", [["start", "share", "labels", "rate", "top-1", "top-5"]]
-    found, start = json.loads(path.read_text()) if path.exists() else {}, "scratch" if args.from_scratch else "finetune"
+    start = "scratch" if args.from_scratch else "finetune"
 
     def new_backbone():
         torch.manual_seed(args.seed)
@@ -154,6 +166,7 @@ def main(argv=None):
         lr = args.lr[i % len(args.lr)] if args.lr else tuned_lr(new_backbone, data, chosen, run, args)
         model = finetune(*new_backbone(), data, chosen, run, args, lr)
         top1, top5 = accuracy(model, data.x_test, data.y_test, run.image_size)
+        found = read_json(path) if path.exists() else {}
         found |= {f"{start}_{part}_{name}": value for name, value in dict(top1=top1, top5=top5, lr=lr).items()}
         rows.append([start, f"{100 * part:g} %", str(len(chosen)), f"{lr:g}", f"{top1:.1f}", f"{top5:.1f}"])
         with common.replacing(path) as file:

@@ -1,15 +1,16 @@
-"""Out-of-distribution robustness: a linear probe is fitted on the training images of a finished run, frozen, and asked
-about shifted test images. [NCL] claims that non-negative features are more robust.
+"""Out-of-distribution robustness: a linear probe is fitted on the frozen features of a run's training images and tested
+on shifted images. [NCL] claims that non-negative features are more robust.
 
     python tools/robustness.py runs/<run> [runs/<other> ...]      each run; robustness.json goes into its folder
     python tools/robustness.py results/* --draw robustness.png    the curves of what was measured, with matplotlib
 
-noise, blur, contrast, brightness, pixelation, jpeg: as in CIFAR-10-C (Hendrycks & Dietterich 2019, arXiv 1903.12261),
-five severities each. On the built-in data set also, of 2,000 new images:
+noise, blur, contrast, brightness, pixelation, jpeg: six of the corruptions of CIFAR-10-C (Hendrycks & Dietterich 2019,
+arXiv 1903.12261), five severities each, with its constants, which suit 32 pixels and are mild on larger images. On the
+built-in data set also, of 2,000 new images:
 reversed    the backgrounds' frequencies are exchanged, so that the rarest becomes the most frequent
 unseen      two backgrounds that no training image has
-paired      the probe's training images have the background of their object in 90 of 100 cases; in the test it is
-            another object's ("paired"), or the same ("paired_as_trained")
+paired      the probe is fitted where nine of ten images have their object's own background (the others any), and
+            tested where these have another object's, or ("paired_as_trained") the same
 Numbers are % right with the representation, h_<shift>_<severity>, and with the embedding, z_<shift>_<severity>.
 """
 import argparse
@@ -19,6 +20,7 @@ import io
 import itertools
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -32,7 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import shapes  # noqa: E402
-from finetune import labelled, read_run  # noqa: E402
+from finetune import labelled, read_json, read_run  # noqa: E402
 
 
 def by_pillow(change):
@@ -60,8 +62,7 @@ def brighten(x: Tensor, c: float) -> Tensor:
 
 
 CORRUPTIONS = {  # of x (N, 3, H, W) in [0, 1], and what they take, by severity: make_cifar_c.py of the authors
-    "noise": (lambda x, c: x + c * torch.randn(x.shape, generator=torch.Generator().manual_seed(0)),
-              (0.04, 0.06, 0.08, 0.09, 0.10)),
+    "noise": (lambda x, c: x + c * torch.randn_like(x), (0.04, 0.06, 0.08, 0.09, 0.10)),
     "blur": (lambda x, c: common.gaussian_blur(x, torch.full((len(x),), c)), (0.4, 0.6, 0.7, 0.8, 1.0)),
     "contrast": (lambda x, c: torch.lerp(x.mean((2, 3), keepdim=True), x, c), (0.75, 0.5, 0.4, 0.3, 0.15)),
     "brightness": (brighten, (0.05, 0.1, 0.15, 0.2, 0.3)),
@@ -75,13 +76,16 @@ SHIFTS = "clean", "reversed", "unseen", "paired_as_trained", "paired"
 def corrupted(images: Tensor, kind: str, severity: int) -> Tensor:
     """Images (N, 3, H, W) uint8 after a corruption of severity 1 to 5."""
     change, levels = CORRUPTIONS[kind]
-    parts = [change(x.float() / 255, levels[severity - 1]) for x in images.cpu().split(1000)]
-    return (torch.cat(parts).clamp(0, 1) * 255).byte()
+    torch.manual_seed(severity)
+    parts = (change(x.float() / 255, levels[severity - 1]) for x in images.cpu().split(1000))
+    return torch.cat([(x.clamp(0, 1) * 255).byte() for x in parts])
 
 
 def load(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
     """The settings and the trained model of a run of any method."""
     run = read_run(folder)
+    if not (folder / "backbone.pt").exists():
+        raise common.BadInput(f"{folder} has no backbone.pt: the run has not finished")
     weights = common.load_checkpoint(folder / "checkpoint.pt").get("model")
     try:
         model = importlib.import_module(run.method).network(run)
@@ -108,6 +112,8 @@ def shifted() -> dict[str, tuple[Tensor, Tensor]]:
 def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device: str) -> dict[str, float]:
     """The accuracies of a run, by the names that the top of this file gives, and their means over the severities,
     <h or z>_<corruption>, and over the corruptions, <h or z>_corrupted."""
+    if data.x_test.shape[2] != data.x_test.shape[3]:
+        raise common.BadInput(f"{data.name}: the corruptions take square images only")
     found, embed = {}, lambda images: common.features(model, images, run.image_size, device)  # h, z
     fit = lambda images, y: [common.fit_probe(e, y.to(device))[0] for e in embed(images)]
 
@@ -130,7 +136,7 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
 
 
 def draw(folders: list[Path], path: str) -> None:
-    """Accuracy over the severity of each corruption and on the shifts, a line a method: its mean over the runs."""
+    """Accuracy over the severity of each corruption and on the shifts, a line a row: its mean over the seeds."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
@@ -138,19 +144,19 @@ def draw(folders: list[Path], path: str) -> None:
     runs = {}
     for folder in folders:
         if (file := folder / "robustness.json").exists():
-            run = read_run(folder)
-            runs.setdefault(run.dataset, {}).setdefault(run.method, []).append(json.loads(file.read_text()))
+            row = re.sub(r"-seed\d+$", "", folder.resolve().name)  # all seeds of a row are one line
+            runs.setdefault(read_run(folder).dataset, {}).setdefault(row, []).append(read_json(file))
     if not runs:
         raise common.BadInput("none of these folders has a robustness.json")
     figure, panels = plt.subplots(len(runs), 1 + len(CORRUPTIONS), figsize=(16, 2.9 * len(runs)), squeeze=False,
                                   layout="constrained", sharey="row")
     for row, (dataset, methods) in zip(panels, runs.items()):
-        for m, (method, found) in enumerate(methods.items()):
+        for m, (name, found) in enumerate(methods.items()):
             mean = lambda key: sum(f[key] for f in found) / len(found)
             for e, style in ("h", "-"), ("z", "--"):
                 for panel, kind in zip(row, CORRUPTIONS):
                     values = [mean(f"{e}_clean"), *(mean(f"{e}_{kind}_{n}") for n in range(1, 6))]
-                    panel.plot(values, style, color=f"C{m}", label=f"{method}, {e}")
+                    panel.plot(values, style, color=f"C{m}", label=f"{name}, {e}")
                     panel.set(title=kind, xlabel="severity")
                 names = [name for name in SHIFTS if f"{e}_{name}" in found[0]]
                 row[-1].plot([mean(f"{e}_{name}") for name in names], style, marker="o", color=f"C{m}")
