@@ -142,7 +142,7 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
 
 def augment(x, size, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic", colour_first=False, flip=0.5):
     """One random view (N, 3, size, size) float32 in [0, 1] of images x (N, 3, H, W) uint8, drawn per image (SimCLR):
-    RandomResizedCrop (area min_scale to 1), flip, colour, Gaussian blur (p = `blur`, σ ~ U(0.1, 2) pixels)."""
+    RandomResizedCrop (area min_scale to 1), flip (p = `flip`), colour, Gaussian blur (p = `blur`, σ ~ U(0.1, 2))."""
     part = max(1, 2**16 // max(size**2, x[0, 0].numel()))  # images that stay in a CPU's cache, by measurement
     if len(x) > part and on_cpu(x):
         options = min_scale, jitter, gray, blur, crop, colour_first, flip
@@ -470,7 +470,7 @@ def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
 # ---------------------------------------------------------------------------------------------------------------- data
 @dataclasses.dataclass
 class Data:
-    """Images (N, 3, H, W) uint8; labels and second labels `background` (N,) int64; captions (N,), numpy's strings."""
+    """Images (N, 3, H, W) uint8; of them labels, second labels `background` (N,) int64, captions (N,) str, or None."""
     name: str
     x_train: Tensor
     x_test: Tensor
@@ -543,7 +543,7 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     if not files and name in DOWNLOADS:
         return download(name, root)
     if not files:
-        raise BadInput(f"no data set '{name}': not shapes, {', '.join(DOWNLOADS)}, nor {archive} or {folder}/*.npy")
+        raise BadInput(f"no data set '{name}': not shapes, {', '.join(DOWNLOADS)}; no {archive}, no {folder}/*.npy")
     arrays = {}
     for file in files:
         try:
@@ -629,7 +629,6 @@ class Parser(argparse.ArgumentParser):
     """Errors of one line, exit code 2; --device, --out, --resume. image_flags() adds what all image methods share."""
     OF_A_CALL = {"resume", "eval_only", "out", "device", "compile"}  # flags that belong to a call, not to a run
     presets = {}
-
     def __init__(self, file: str, doc: str):
         super().__init__(prog=Path(file).name, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
         self.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda, cuda:1, cpu")
@@ -842,7 +841,9 @@ class Run:
         self.seconds += seconds
         if rank() == 0:
             rate, left = len(log) * self.args.batch_size / seconds, (epochs - done) * self.seconds / done
-            self.write(dict(epoch=done, **means, lr=optimizer.param_groups[0]["lr"], images_per_s=rate))
+            line = dict(epoch=done, **means, lr=optimizer.param_groups[0]["lr"], images_per_s=rate)
+            with open(self.folder / "metrics.jsonl", "a") as file:
+                file.write(json.dumps(line) + "\n")
             print(f"epoch {done}/{epochs}  {left:.0f} s left  {rate:.0f} images/s",
                   *(f"{key} {value:.4g}" for key, value in means.items()), sep="  ", flush=True)
         if rank() == 0 and (done % self.args.checkpoint_every == 0 or done == epochs):
@@ -850,14 +851,13 @@ class Run:
             with replacing(self.folder / "checkpoint.pt") as file:
                 torch.save(state, file)
 
-    def write(self, record: dict) -> None:
-        """Append a line to metrics.jsonl."""
-        with open(self.folder / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
-
     def finish(self, metrics: dict, backbone: nn.Module) -> None:
         """Write the final record, and backbone.pt for torchvision's ResNet; print the table."""
-        self.write(dict(event="final", epochs=self.args.epochs, **metrics, seconds_train=self.seconds))
+        for tool in ("finetune", "robustness", "words"):  # what they left may be of other weights
+            (self.folder / f"{tool}.json").unlink(missing_ok=True)
+        metrics = dict(event="final", epochs=self.args.epochs, **metrics, seconds_train=self.seconds)
+        with open(self.folder / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(metrics) + "\n")
         with replacing(self.folder / "backbone.pt") as file:
             torch.save({key: value.cpu().contiguous() for key, value in backbone.state_dict().items()}, file)
         print(table(self.args.method, metrics))

@@ -12,9 +12,9 @@ Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 24
 Measured: results/README.md, Supervised and multi-modal.
 
 Differences from the paper: common.py's, and 1. it has no code for MMNCL: text encoder, recipe and τ are ours (CLIP
-learns τ); 2. images are cropped, nothing else, because captions speak of places and colours; 3. normalisations use
-eps = 1e-2; 4. a caption is the mean of its words' vectors: their order is lost; a word's vector is found by its
-checksum among 8,191, so there is no vocabulary, and seldom do two words share one.
+learns τ); 2. images are cropped, nothing else, because captions speak of places and colours (SEPIN's views are mirrored
+too); 3. normalisations use eps = 1e-2; 4. a caption is the mean of its words' vectors: their order is lost. A word's
+vector is found by its checksum among 8,191, so there is no vocabulary; of 1,000 words every eighth shares its vector.
 """
 import re
 import zlib
@@ -31,22 +31,22 @@ EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gra
 BUCKETS = 2**13  # word vectors; 0 is no word
 TEMPLATES = "a {}", "a photo of a {}", "a picture of a {}", "an image of a {}"  # captions made of names of classes
 
-PAPER = dict(  # ours; network and heads as NCL's
+RECIPE = dict(  # ours; network and heads as NCL's
     arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="adam", lr=1e-3, weight_decay=0.0,
     warmup=10.0, temperature=0.1, head_hidden=2048, head_out=256, text_width=512,
     activation="rep_relu",
     min_scale=0.6, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
 PRESETS = {  # what a data set's name stands for; any flag overrides
-    "cifar10": PAPER,
-    "cifar100": PAPER,
-    "imagenet100": PAPER | dict(
+    "cifar10": RECIPE,
+    "cifar100": RECIPE,
+    "imagenet100": RECIPE | dict(
         image_size=224, epochs=100, head_hidden=16384, head_out=2048,
         activation="relu",
     ),
-    "shapes": PAPER | dict(
+    "shapes": RECIPE | dict(
         arch="resnet8", epochs=15, lr=3e-3, warmup=0.75, head_hidden=256, text_width=64, crop="bilinear",
     ),
-    "default": PAPER | dict(  # any other data set, and short runs
+    "default": RECIPE | dict(  # any other data set, and short runs
         epochs=100, warmup=1.0, head_hidden=512, text_width=256, crop="bilinear",
     ),
 }
@@ -102,7 +102,7 @@ def network(args):
 
 def numbered(captions):
     """N strings → the numbers of their words (N, L) int64, at most 64 of each, 0 behind the last."""
-    words = [re.findall(r"[\w'-]+", caption.lower())[:64] for caption in captions]
+    words = [re.findall(r"[\w'-]+", caption.lower())[:64] or [""] for caption in captions]
     rows = [[1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in row] for row in words]
     return nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True)
 
@@ -110,13 +110,13 @@ def numbered(captions):
 def class_names(args, data):
     """The names of the classes, under "", and of the backgrounds, "background_", where a file has them."""
     folder, names = Path(__file__).parent / "assets" / "classes", {}
-    files = [("", data.y_train, Path(args.classes or folder / f"{args.dataset}.txt")),
-             ("background_", data.background_train, folder / f"{args.dataset}-backgrounds.txt")]
-    for key, y, file in files:
+    files = [("", data.y_train, data.y_test, Path(args.classes or folder / f"{args.dataset}.txt")),
+             ("background_", data.background_train, data.background_test, folder / f"{args.dataset}-backgrounds.txt")]
+    for key, y, y_test, file in files:
         if y is not None and (file.exists() or args.classes and not key):
             names[key] = file.read_text(encoding="utf-8", errors="replace").splitlines()
-            if len(names[key]) <= y.max():
-                raise common.BadInput(f"{file} names {len(names[key])} classes; {data.name} has {int(y.max()) + 1}")
+            if len(names[key]) <= (last := max(y.max().item(), y_test.max().item())):
+                raise common.BadInput(f"{file} names {len(names[key])} classes; {data.name} has {last + 1}")
     return names
 
 
@@ -130,10 +130,11 @@ def captions_of(data, names):
     return write(data.y_train), write(data.y_test)
 
 
-def recall(queries, targets):
-    """% of queries (N, K) whose own target, the same row of (N, K), is the nearest by cosine, and one of five."""
-    nearest = common.neighbours(queries, targets, min(5, len(targets)))[1]
-    own = nearest == torch.arange(len(targets), device=targets.device)[:, None]
+def recall(queries, targets, caption):
+    """% of queries (N, K) whose nearest target (N, K) by cosine, and one of the nearest five, has their own caption, of
+    number caption (N,)."""
+    nearest = common.neighbours(queries, targets, min(5, len(targets)))[1]  # (N, 5)
+    own = caption[nearest] == caption[:, None]
     return 100 * own[:, 0].float().mean().item(), 100 * own.any(1).float().mean().item()
 
 
@@ -147,8 +148,9 @@ def measure_text(run, model, data, v, captions, names):
     labels = {key: y.to(v.device) for key, y in (("", data.y_test), ("background_", data.background_test))
               if y is not None}
     metrics = {f"text_{name}": value for name, value in common.interpretability(t, labels, g).items()}
-    metrics["text_r1"], metrics["text_r5"] = recall(v, t)  # the image asks, a caption answers
-    metrics["image_r1"], metrics["image_r5"] = recall(t, v)
+    caption = torch.from_numpy(np.unique(captions, return_inverse=True)[1]).to(v.device)  # (N,), equal for equal ones
+    metrics["text_r1"], metrics["text_r5"] = recall(v, t, caption)  # the image asks, a caption answers
+    metrics["image_r1"], metrics["image_r5"] = recall(t, v, caption)
     for key, prompt in ("", "a {}"), ("background_", "on {}"):
         if key in names:
             _, prompts = embed([prompt.format(name) for name in names[key]])

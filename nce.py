@@ -6,14 +6,15 @@ Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 24
 image's features with the weights of the classes, as SimCLR contrasts the views of images.
 
     python nce.py                                        the built-in data set, on a laptop
-    python nce.py --loss ce                              what it is compared with
-    python nce.py --dataset imagenet100                  the setting of the paper's Fig. 4; and with --loss ce
+    python nce.py --head mlp                             with a projector, where it differs from --loss ce
+    python nce.py --dataset imagenet100                  the setting of the paper's Fig. 4, without projector
 
 Measured: results/README.md, Supervised and multi-modal.
 
 Differences from the paper: common.py's, and 1. it has no code for NCE, so the recipe is the usual one of supervised
 training; 2. whether σ₊ is applied to the class weights too it does not say: --weights; 3. the features of a ResNet are
-means of a ReLU, never negative: without projector, with σ₊ = relu and free weights, NCE *is* cross-entropy (a test).
+means of a ReLU, never negative: without projector and with free weights NCE with σ₊ = relu *is* cross-entropy (a test),
+and with rep_relu only the gradient differs.
 """
 import torch
 import torch.nn as nn
@@ -21,23 +22,23 @@ import torch.nn.functional as F
 
 import common
 
-PAPER = dict(  # ours, as supervised training on CIFAR usually is
+RECIPE = dict(  # ours, as supervised training on CIFAR usually is
     arch="resnet18", image_size=32, epochs=200, batch_size=128, optimizer="sgd", lr=0.1, weight_decay=5e-4,
     warmup=5.0, head="none", head_hidden=2048, head_out=256,
     activation="rep_relu",
     min_scale=0.5, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
 PRESETS = {  # what a data set's name stands for; any flag overrides
-    "cifar10": PAPER,
-    "cifar100": PAPER,
-    "imagenet100": PAPER | dict(
+    "cifar10": RECIPE,
+    "cifar100": RECIPE,
+    "imagenet100": RECIPE | dict(
         image_size=224, epochs=100, batch_size=256, weight_decay=1e-4, head_hidden=16384, head_out=2048, min_scale=0.08,
         activation="relu",
     ),
-    "shapes": PAPER | dict(
+    "shapes": RECIPE | dict(
         arch="resnet8", epochs=15, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75,
         head_hidden=256, crop="bilinear",
     ),
-    "default": PAPER | dict(  # any other data set, and short runs
+    "default": RECIPE | dict(  # any other data set, and short runs
         epochs=100, lr=0.06, warmup=1.0, head_hidden=512, crop="bilinear",
     ),
 }
@@ -128,7 +129,8 @@ def main(argv=None):
     run = common.Run(args)
     net = run.compile(run.parallel(model))
     one_view = run.compile(lambda x, **options: common.normalise(common.augment(x, args.image_size, **options)))
-    labels, target_of = data.y_train.to(args.device), torch.eye(args.classes, device=args.device)
+    labels = data.y_train.to(args.device)
+    target_of = torch.eye(args.classes, device=args.device)  # one-hot: common.gather takes float matrices
 
     for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
         model.train()

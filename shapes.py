@@ -19,8 +19,8 @@ PHRASES = ["a {size} {colour} {object} on {background}, {place}",
 
 def draw(train=5000, test=1000, seed=0, frequencies=BACKGROUNDS, paired=0.0, turn=0) -> dict[str, np.ndarray]:
     """Arrays x_train, y_train, … of images (N, 3, 32, 32) uint8 of one of 10 objects `y`, equally many each, on a
-    `background` of these frequencies, and `captions`; from closed forms in float64, so that every machine has the same
-    bytes. A share `paired` of the images of object y has background (y + turn) mod 5 instead."""
+    `background` of these frequencies, in the order above, and `captions`; from closed forms in float64, so that every
+    machine has the same bytes. A share `paired` of the images of object y has background (y + turn) mod 5 instead."""
     n, random, f64 = train + test, torch.Generator().manual_seed(seed), torch.float64
     rand = lambda *shape: torch.rand(*shape, 1, 1, generator=random, dtype=f64)
     y = torch.arange(n) % len(OBJECTS)
@@ -41,11 +41,11 @@ def draw(train=5000, test=1000, seed=0, frequencies=BACKGROUNDS, paired=0.0, tur
             lambda _: 2.0 * ((8 * v).frac().abs() < 0.2) + 0.8 * (6 * u + (8 * v).floor() * 1.5).sin(),
             lambda noise: (2 * u).cos() * (3 * v).cos() + 0.3 * noise]):  # tiles above, fog here
         images[background == b] += 0.22 * texture(noise[background == b]).unsqueeze(-3)
-    size, turn = 0.7 + 0.22 * rand(n), 2 * math.pi * rand(n)
+    size, angle = 0.7 + 0.22 * rand(n), 2 * math.pi * rand(n)
     cx, cy = (2 * rand(n) - 1) * (1.05 - size), (2 * rand(n) - 1) * (1.05 - size)
     fill = torch.tensor([0.65, 0.15, 0.15], dtype=f64).view(3, 1, 1) + 0.27 * rand(n, 3)  # reds
     px, py = (u - cx) / size, (v - cy) / size
-    px, py = px * turn.cos() + py * turn.sin(), py * turn.cos() - px * turn.sin()
+    px, py = px * angle.cos() + py * angle.sin(), py * angle.cos() - px * angle.sin()
     def polygon(sides):  # outward distance to a regular polygon of circumradius 1
         wedge = math.pi / sides
         return lambda x, y, r, phi: r * (torch.remainder(phi, 2 * wedge) - wedge).cos() - math.cos(wedge)

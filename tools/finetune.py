@@ -141,7 +141,7 @@ def main(argv=None):
     add("--labels", type=share, nargs="+", default=[0.01, 0.1, 1.0], metavar="SHARE", help="shares of the labels")
     add("--from-scratch", action="store_true", help="start from random weights")
     add("--epochs", type=common.within(0, kind=int), default=10, help="passes over those labels ([NCL]'s code: 30)")
-    add("--min-steps", type=common.within(0, kind=int), default=300, help="more passes where these would be fewer steps")
+    add("--min-steps", type=common.within(0, kind=int), default=300, help="more passes where these are fewer steps")
     add("--tune", type=common.within(0), nargs="+", default=[0.01, 0.05, 0.2], metavar="LR", help="peak rates to try")
     add("--lr", type=common.within(0), nargs="+", help="peak learning rate of the backbone, one or one for each share")
     add("--classifier-lr", type=common.within(0), default=0.1, help="of the new classifier ([NCL]'s code: 0.1)")

@@ -74,8 +74,8 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
 
 
 def record(folder: Path) -> dict[str, float]:
-    """The numbers of an image run: its dimensions', its last epoch's, its final ones, those that programs in tools/ left
-    in <program>.json; empty if it is incomplete."""
+    """The numbers of an image run: its dimensions', its last epoch's, its final ones, those of tools/; empty if it is
+    incomplete."""
     file, columns = folder / "metrics.jsonl", dimensions(folder)
     numbers = from_dimensions(columns) if len(columns) else {}
     for line in file.read_text().splitlines()[-2:] if file.exists() else []:

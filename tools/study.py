@@ -4,7 +4,7 @@ missing. To make a run anew, delete results/<name> and runs/<name> first.
 
     python tools/study.py shapes              the built-in data set, every method and ablation: 1.2 hours on two cores
     python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: 1.5 hours on two cores
-    ... shapes-transfer cifar10-cpu-transfer  runs that are asked about shifted images and fine-tuned: 2 hours
+    ... shapes-transfer cifar10-cpu-transfer  runs that are tested on shifted images and fine-tuned: 2 hours
     ... shapes-selection cifar10-cpu-selection cifar10-cpu-page    feature selection, and README's page: 1 hour
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
     python tools/study.py shapes --rows ncl bayesncl --seeds 1 2
@@ -98,7 +98,7 @@ STUDIES = {
 
 def afterwards(study: str, row: str, seed: int) -> list[str]:
     """The programs in tools/ that a run is given to before it is recorded."""
-    if study not in RATES:
+    if row not in RATES.get(study, {}):
         return ["tools/words.py"] if row in ("mmncl", "clip") else []
     tune = lambda row: f"tools/finetune.py --seed {seed} --lr {RATES[study][row]}"
     return ["tools/robustness.py", tune(row), *([tune("scratch") + " --from-scratch"] if row == "simclr" else [])]
@@ -122,9 +122,10 @@ def start(name: str, command: list[str], device: str, data_root: str) -> subproc
         there = (RUNS / name / "config.json").exists()
         command = [*command, "--resume" if there else "--out", folder, "--device", device, *data]
     print(f"{name}: {shlex.join(command)}", flush=True)
-    with open(RUNS / f"{name}.log", "w") as log:
+    alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""} if device == "cpu" else {}
+    with open(RUNS / f"{name}.log", "a") as log:
         return subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
-                                env=os.environ | ({"OMP_NUM_THREADS": "1"} if device == "cpu" else {}))
+                                env=os.environ | alone)
 
 
 def keep(name: str, code: int) -> bool:

@@ -4,13 +4,14 @@
 
 Of the test captions: a dimension's words are those whose captions it is most active on, on average. words.json in the
 run's folder has five of each, which look.py shows, and these numbers, in % of the dimensions that any image activates:
-nameable      the first word is in the name of the class, or of the background, of most images that activate it
-nameable_top  ... of most of the 20 images that activate it most
+nameable      the first word is in the name of the most frequent class, or background, of the images that activate it
+nameable_top  ... of the 20 images that activate it most
 ..._chance    the words of one dimension and the images of another, all pairs
 """
 import argparse
 import collections
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -40,8 +41,8 @@ def read_text(folder: Path, n: int) -> tuple[Tensor, list[str]]:
 
 
 def by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tensor]:
-    """The words that so many captions have, and the mean (V, K) of normalised embeddings t (N, K) over the captions
-    that have each."""
+    """The words that at least so many captions have, V, and the means (V, K) of normalised embeddings t (N, K) over the
+    captions that have each."""
     of = [{*split(caption)} for caption in captions]
     counts = collections.Counter(word for words in of for word in words)
     words = sorted(word for word, n in counts.items() if n >= at_least)
@@ -54,16 +55,17 @@ def nameable(v: Tensor, first: list[str], labels: dict[str, Tensor], names: dict
     signs an image activates the dimensions where it is positive."""
     v = F.normalize(v)
     live, found = (v > common.ACTIVE).any(0).nonzero()[:, 0].tolist(), {}
+    if len(live) < 2 or not labels:
+        return found
     active, least = v > common.ACTIVE, v.topk(min(20, len(v)), 0).values[-1]
     for kind, chosen in ("", active), ("_top", active & (v >= least)):
         hits = torch.zeros(len(live), len(live), dtype=torch.bool)  # words of one, images of another
         for key, y in labels.items():
             most = (F.one_hot(y).T.float() @ chosen.float()).argmax(0)[live].tolist()  # a class for each dimension
             hits |= torch.tensor([[first[k] in split(names[key][c]) for c in most] for k in live])
-        pairs = len(live) * (len(live) - 1)
-        if pairs:
-            found |= {f"nameable{kind}": 100 * hits.diagonal().float().mean().item(),
-                      f"nameable{kind}_chance": 100 * (hits.sum() - hits.diagonal().sum()).item() / pairs}
+        right, all_pairs = hits.diagonal().sum().item(), hits.sum().item()
+        found |= {f"nameable{kind}": 100 * right / len(live),
+                  f"nameable{kind}_chance": 100 * (all_pairs - right) / (len(live) * (len(live) - 1))}
     return found
 
 
@@ -76,6 +78,7 @@ def main(argv=None):
     args = flags.parse_args(argv)
     rows = [["run", "nameable", "by chance", "nameable by 20", "by chance"]]
     for folder in args.runs:
+        (folder / "words.json").unlink(missing_ok=True)  # it may be damaged
         config, arrays = look.read_run(folder)
         t, captions = read_text(folder, len(arrays["z"]))
         words, means = by_word(t, captions)
@@ -83,12 +86,13 @@ def main(argv=None):
         said = [[[words[i], round(value, 4)] for i, value in zip(*dimension) if value > 0]
                 for dimension in zip(best.indices.T.tolist(), best.values.T.tolist())]
         labels = look.labels_of(arrays)
-        names = look.class_names(config["dataset"], args.data_root or config["data_root"], labels, args.classes)
+        given = args.classes or (Path(config["classes"]) if config.get("classes") else None)
+        names = look.class_names(config["dataset"], args.data_root or config["data_root"], labels, given)
         first = [pairs[0][0] if pairs else "" for pairs in said]
         found = nameable(arrays["z"], first, labels, dict(zip(labels, names)))
         with common.replacing(folder / "words.json") as file:
             file.write(json.dumps(found | {"words": said}).encode())
-        rows.append([folder.name, *(f"{value:.1f}" for value in found.values())])
+        rows.append([folder.name, *(f"{value:.1f}" for value in found.values() or [math.nan] * 4)])
     print(common.markdown(rows))
 
 
