@@ -599,8 +599,9 @@ def test_captions_are_bags_of_words_that_find_their_images():
     said = {*" ".join(shapes.draw(0, 500)["captions_test"]).replace(",", "").split()}
     assert len(mmncl.numbered([" ".join(said)]).unique()) == len(said) > 25  # no two share a vector
     model = mmncl.MMNCL(None, None, nn.Identity(), 4, "none")
-    mean = model.text.weight[rows[1, :2]].mean(0)
-    assert torch.allclose(model.read(rows)[0], torch.stack([model.text.weight[rows[0]].mean(0), mean, model.text.weight[1]]))
+    vector = model.text.weight
+    means = torch.stack([vector[rows[0]].mean(0), vector[rows[1, :2]].mean(0), vector[1]])
+    assert torch.allclose(model.read(rows)[0], means)
     (v, t), caption = torch.randn(2, 30, 8), torch.arange(30) // 2  # every caption twice
     near = [caption[(unit(t) @ unit(v)[i]).argsort(descending=True)[:5]].tolist() for i in range(30)]
     found = [100 * np.mean([i // 2 in row[:k] for i, row in enumerate(near)]) for k in (1, 5)]
