@@ -20,6 +20,7 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -148,22 +149,26 @@ def draw(folders: list[Path], path: str) -> None:
             runs.setdefault(read_run(folder).dataset, {}).setdefault(row, []).append(read_json(file))
     if not runs:
         raise common.BadInput("none of these folders has a robustness.json")
-    figure, panels = plt.subplots(len(runs), 1 + len(CORRUPTIONS), figsize=(16, 2.9 * len(runs)), squeeze=False,
-                                  layout="constrained", sharey="row")
-    for row, (dataset, methods) in zip(panels, runs.items()):
-        for m, (name, found) in enumerate(methods.items()):
+    ratios = dict(width_ratios=[1] * len(CORRUPTIONS) + [2])
+    figure, panels = plt.subplots(len(runs), 1 + len(CORRUPTIONS), figsize=(15, 2.8 * len(runs)), squeeze=False,
+                                  layout="constrained", sharey="row", gridspec_kw=ratios)
+    for row, (dataset, rows) in zip(panels, runs.items()):
+        common_part = os.path.commonprefix([*rows])
+        for m, (name, found) in enumerate(rows.items()):
             mean = lambda key: sum(f[key] for f in found) / len(found)
-            for e, style in ("h", "-"), ("z", "--"):
+            for z, (e, style) in enumerate([("h", "-"), ("z", "--")]):
                 for panel, kind in zip(row, CORRUPTIONS):
                     values = [mean(f"{e}_clean"), *(mean(f"{e}_{kind}_{n}") for n in range(1, 6))]
-                    panel.plot(values, style, color=f"C{m}", label=f"{name}, {e}")
+                    panel.plot(values, style, color=f"C{m}", label=f"{name.removeprefix(common_part)}, {e}")
                     panel.set(title=kind, xlabel="severity")
-                names = [name for name in SHIFTS if f"{e}_{name}" in found[0]]
-                row[-1].plot([mean(f"{e}_{name}") for name in names], style, marker="o", color=f"C{m}")
-                row[-1].set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
+                names = [shift for shift in SHIFTS if f"{e}_{shift}" in found[0]]
+                places = [i + (m + z / 2) * 0.8 / len(rows) for i in range(len(names))]
+                row[-1].bar(places, [mean(f"{e}_{shift}") for shift in names], 0.36 / len(rows), color=f"C{m}",
+                            alpha=1 - z / 2)
+                row[-1].set_xticks([i + 0.3 for i in range(len(names))], [shift.replace("_", "\n") for shift in names])
         row[0].set_ylabel(f"{dataset}: % right")
-        row[0].legend(fontsize=7)
         row[-1].set_visible("h_paired" in found[0])
+    figure.legend(*row[0].get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
     figure.savefig(path, dpi=80)
 
 
