@@ -58,13 +58,12 @@ ROWS = {  # row: a program and its flags
     **{f"sparsehead-simclr-prox-{weight}": f"sparsehead.py --prox --sparse-weight {weight}" for weight in (1, 3, 10)},
     **{f"sparsehead-{base}{kind}": f"sparsehead.py --base {base} {flags}" for base in ("byol", "barlow")
        for kind, flags in (("", ""), ("-plain", "--sparse-weight 0"))},
-    "mmncl": "mmncl.py",
-    "clip": "mmncl.py --activation none",
+    "mmncl": "mmncl.py", "clip": "mmncl.py --activation none",
 }
 LABELLED = {f"{name}{head}{kind}": f"nce.py {loss} {heads} {flags}"
             for head, heads in (("", ""), ("-mlp", "--head mlp")) for name, loss, kind, flags in (
                 ("ce", "--loss ce", "", ""), ("nce", "", "", ""), ("nce", "", "-weights", "--weights non-negative"))}
-ROWS |= LABELLED
+ROWS |= LABELLED | {f"{row}-tau-0.05": f"{ROWS[row]} --temperature 0.05" for row in ("mmncl", "clip")}
 METHODS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"]
 FOUR = [row for row in METHODS if row != "simsiam"]
 GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
@@ -83,7 +82,8 @@ CPU = "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
 STUDIES = {
     "shapes": ("", dict.fromkeys(METHODS, [1, 2, 3, 4, 5]) | dict.fromkeys(["ncl-topk", *GATE, *OUR_GATE], [1, 2])
                | dict.fromkeys(ONCE, [1]) | dict.fromkeys([*LABELLED, "mmncl", "clip"], [1, 2, 3, 4, 5])
-               | {"simsiam-zero-init": [1, 2, 3]}, {"ncl-topk": "--topk 16"}),
+               | dict.fromkeys(["simsiam-zero-init", "mmncl-tau-0.05", "clip-tau-0.05"], [1, 2, 3]),
+               {"ncl-topk": "--topk 16"}),
     "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain",
                     *LABELLED, "mmncl", "clip"], [1, 2, 3]), {"bayesncl": BAYES, "simsiam": "--lr 0.2"}),
     "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]), {"bayesncl": BAYES}),
@@ -99,7 +99,7 @@ STUDIES = {
 def afterwards(study: str, row: str, seed: int) -> list[str]:
     """The programs in tools/ that a run is given to before it is recorded."""
     if not study.endswith("transfer"):
-        return ["tools/words.py"] if row in ("mmncl", "clip") else []
+        return ["tools/words.py"] if row.startswith(("mmncl", "clip")) else []
     tune = lambda row: f"tools/finetune.py --seed {seed} --lr {RATES[row]}"
     tuned = [tune(row), tune("scratch") + " --from-scratch"] if study == "shapes-transfer" and row in RATES else []
     return ["tools/robustness.py", *tuned[: 2 if row == "simclr" else 1]]
