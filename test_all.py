@@ -1419,7 +1419,7 @@ def test_every_record_has_its_settings_and_its_numbers_reaches_the_gates_and_is_
     page = (report.RESULTS / "README.md").read_text()
     for folder in filter(Path.is_dir, report.RESULTS.iterdir()):
         settings, results = json.loads((folder / "config.json").read_text()), folder / "results.json"
-        assert {"hardware", "torch", "date"} <= {*settings}, folder
+        assert {"hardware", "torch", "date"} <= {*settings} and settings.get("data_root", "data") == "data", folder
         assert f"| [{re.sub('-seed[0-9]$', '', folder.name)}](" in page, folder
         assert json.loads(results.read_text()) if results.exists() else report.record(folder), folder
     for name, seed in itertools.product(FLOORS, range(1, 6)):

@@ -2,8 +2,8 @@
 and dimensions.csv. What is recorded is skipped and what was interrupted goes on, so that the same command adds what is
 missing. To make a run anew, delete results/<name> and runs/<name> first.
 
-    python tools/study.py shapes              the built-in data set, every method and ablation: 1.2 hours on two cores
-    python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: 1.5 hours on two cores
+    python tools/study.py shapes              the built-in data set, every method and ablation: two hours on two cores
+    python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: two hours on two cores
     ... shapes-transfer cifar10-cpu-transfer  runs that are tested on shifted images, the first fine-tuned: 1.5 hours
     ... shapes-selection cifar10-cpu-selection cifar10-cpu-page    feature selection, and README's page: 1 hour
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
