@@ -1,38 +1,39 @@
-"""SparseHead: a projection head that uses few of the representation's features, on SimCLR, BYOL or Barlow Twins.
+"""SparseHead: a projection head that uses few of the representation's features, on seven base methods.
 
     L = L_base(z1, z2) + λ ‖W‖₂,₁,   ‖W‖₂,₁ = Σ_j ‖W_:j‖₂,   W (m, d): the last linear layer of the head
 
 A column of W is a feature of the layer's input; a column of zeros is a feature that the loss does not see.
-    simclr   NT-Xent with τ = 0.5 (Eq. 2)
-    byol     2 − 2 cos(q(z1), sg[t2]) and the same with the views exchanged; t: a target network, an EMA
-    barlow   Σ_i (1 − C_ii)² + 0.005 Σ_{i≠j} C_ij²,   C: cross-correlation of the two views' embeddings
+    simclr     NT-Xent with τ = 0.5 (Eq. 2)
+    byol       2 − 2 cos(q(z1), sg[t2]) and the same with the views exchanged; t: a target network, an EMA
+    barlow     Σ_i (1 − C_ii)² + 0.005 Σ_{i≠j} C_ij²,   C: cross-correlation of the two views' embeddings
+    vicreg     25 (z1 − z2)² + 25 (hinge of standard deviations below 1) + Σ_{i≠j} Cov_ij² / K
+    wmse       2 − 2 cos of whitened embeddings
+    swav       each view says to which prototypes the other is assigned; assignments by Sinkhorn's iterations
+    ssl-hsic   −HSIC(Z, Y) + 3 √HSIC(Z, Z),   Y: of which image an embedding is; predictor and target as in byol
 Song et al., "Towards the Sparseness of Projection Head in Self-Supervised Learning", arXiv 2307.08913, Eq. (2), (9),
-(12). BYOL: Grill et al. 2020, arXiv 2006.07733. Barlow Twins: Zbontar et al. 2021, arXiv 2103.03230.
+(12). The bases (Grill, Zbontar, Bardes, Ermolov, Caron, Li, each et al.): BYOL, arXiv 2006.07733; Barlow Twins,
+2103.03230; VICReg, 2105.04906; W-MSE, 2007.06346; SwAV, 2006.09882; SSL-HSIC, 2106.08320.
 
     python sparsehead.py                                    SimCLR + SparseHead on the built-in data set, on a laptop
     python sparsehead.py --base byol --dataset cifar10      a row of the paper's Table 1, 1000 epochs
     python sparsehead.py --sparse-weight 0 --head linear    with --head none and mlp, and look.py: the paper's Figure 1
     python tools/finetune.py runs/<run>                     then fine-tune on 1 % and 10 % of the labels (Table 2)
 
-Measured with the first command (results/shapes-sparsehead-simclr-seed*): linear probe 64.6 ± 2.3 %
-(mean ± std of seeds 1 to 5; 15 epochs in two minutes on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21).
-With λ = 1e-4 / 0 linear probe 44.7 ± 0.6 / 44.6 ± 0.8 % on 10,000 images of CIFAR-10 (SimCLR, ResNet-8, 20 epochs,
-seeds 1 to 3; results/cifar10-cpu-sparsehead-*, with an older recipe). At this λ and these budgets the penalty changes
-nothing that we can see. The 1000-epoch rows have not been measured yet.
+Measured: results/README.md, SparseHead. The 1000-epoch rows have not been measured yet.
 
-The penalty and --prox reach different things (built-in data set, seed 1). The base losses normalise what the head puts
-out, so the penalty can be lowered for free by scaling W down: at λ = 1e-2 ‖W‖₂,₁ falls from 179 to 3.2 and not one
-column falls below 1e-3 of the largest, around which Adam's steps keep them anyway. --prox takes the proximal step
-W_:j ← W_:j · max(0, 1 − lr λ / ‖W_:j‖) after each update instead: lr λ long, not rescaled by Adam, hence weak, but it
-ends at columns that are exactly zero: none at λ = 1, 6 % at λ = 3, 85 % at λ = 10 (probe 63.5, 63.7 and 55.2 %).
+The base losses bound or normalise what the head puts out, so the penalty can be lowered for free by scaling W down; at
+λ = 1e-2 no column falls below 1e-3 of the largest. --prox takes the proximal step W_:j ← W_:j · max(0, 1 − lr λ /
+‖W_:j‖) after each update instead and ends at exact zeros: 6 % of the columns at λ = 3, 85 % at λ = 10 (seed 1).
 
-What the paper leaves open (schedule, augmentation, head width) is from the code of W-MSE (Ermolov et al. 2021, arXiv
-2007.06346), whose protocol it follows. Differences: common.py's, and 1. normalisations use eps = 1e-2; 2. no BatchNorm
-behind SimCLR's head, and each view through its own forward (W-MSE code: both in one); 3. STL-10 is evaluated on the
-whole image at 64 pixels (W-MSE code: the central 64 of 70); 4. on ImageNet one recipe of augmentations for all bases
-(BYOL and Barlow Twins blur and solarise the two views differently and jitter saturation by half), two layers with bias
-in Barlow Twins' head as the paper says (its own: three without), a learning rate that ends at 0 (its own: 0.001 of the
-peak), no zero initialisation of its residual branches, τ = 0.5 for SimCLR; 5. `shapes` and `default` are ours.
+What the paper leaves open (schedule, augmentation, head width) is from the code of W-MSE, whose protocol it follows.
+Differences: common.py's, and 1. normalisations use eps = 1e-2; 2. no BatchNorm behind SimCLR's head, and each view
+through its own forward (W-MSE code: both in one); 3. STL-10 is evaluated on the whole image at 64 pixels (W-MSE code:
+the central 64 of 70); 4. on ImageNet one recipe of augmentations for all bases (BYOL, Barlow Twins, VICReg and SSL-HSIC
+blur and solarise the two views differently and jitter saturation by half), heads of two layers with bias as the paper
+says (Barlow Twins and VICReg: three), a learning rate that ends at 0 (theirs: 0.001 of the peak), no zeroed residual
+branches, τ = 0.5 for SimCLR, two crops for SwAV (its best: eight); 5. SwAV's prototypes are normalised in the loss (its
+code: in place), 512 of them off ImageNet (ours), no queue; 6. SSL-HSIC's kernel is exact, with c = 1 (its code: 512
+random features and a c learnt from 1); 7. W-MSE whitens in float64; 8. `shapes` and `default` are ours.
 """
 import copy
 import functools
@@ -49,13 +50,14 @@ EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gra
 PAPER = dict(  # lr, weight decay, epochs and τ are the paper's, the rest is from the W-MSE code
     arch="resnet18", image_size=32, epochs=1000, batch_size=512, optimizer="adam", lr=3e-3, weight_decay=1e-6,
     schedule="step", warmup=500 / 97,  # 500 steps, at 50,000 images and this batch size
-    temperature=0.5, momentum=0.99, head_hidden=1024, head_out=64,
+    temperature=0.5, momentum=0.99, head_hidden=1024, head_out=64, whiten_size=128, whiten_splits=1, prototypes=512,
     min_scale=0.2, jitter=0.4, gray=0.1, blur=0.0, crop="bicubic", order="colour-crop")
+AT_64 = dict(image_size=64, lr=2e-3, head_out=128, whiten_size=256, whiten_splits=4)
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": PAPER,
     "cifar100": PAPER,
-    "stl10": PAPER | dict(image_size=64, epochs=2000, lr=2e-3, warmup=500 / 205, head_out=128),
-    "tiny-imagenet-200": PAPER | dict(image_size=64, lr=2e-3, warmup=500 / 195, head_out=128),
+    "stl10": PAPER | AT_64 | dict(epochs=2000, warmup=500 / 205),
+    "tiny-imagenet-200": PAPER | AT_64 | dict(warmup=500 / 195),
     "shapes": PAPER | dict(
         arch="resnet8", epochs=15, batch_size=256, schedule="cosine", warmup=0.75, head_hidden=256, head_out=256,
         jitter=0.8, gray=0.2, crop="bilinear", order="crop-colour",
@@ -67,16 +69,30 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
 }
 IMAGENET = PAPER | dict(  # the recipe of each base's own paper; this is SimCLR's
     arch="resnet50", image_size=224, batch_size=4096, optimizer="lars", lr=4.8, schedule="cosine", warmup=10.0,
-    head_hidden=2048, head_out=128, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, order="crop-colour")
+    head_hidden=2048, head_out=128, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, order="crop-colour",
+    prototypes=3000)
+WIDE = dict(batch_size=2048, lr=1.6, head_hidden=8192, head_out=8192, jitter=0.4)
 IMAGENET_OF = {
     "simclr": IMAGENET,
     "byol": IMAGENET | dict(
         lr=3.2, weight_decay=1.5e-6, momentum=0.996, head_hidden=4096, head_out=256, jitter=0.4,
     ),
-    "barlow": IMAGENET | dict(
-        batch_size=2048, lr=1.6, bias_lr=0.0384, weight_decay=1.5e-6, head_hidden=8192, head_out=8192, jitter=0.4,
+    "barlow": IMAGENET | WIDE | dict(bias_lr=0.0384, weight_decay=1.5e-6),
+    "vicreg": IMAGENET | WIDE,
+    "wmse": PAPER | AT_64 | dict(  # its code for ImageNet-100
+        arch="resnet50", image_size=224, warmup=500 / 247, whiten_splits=1, min_scale=0.08, jitter=0.8, gray=0.2,
     ),
+    "swav": IMAGENET | dict(temperature=0.1, crop="bilinear"),
+    "ssl-hsic": IMAGENET | dict(lr=6.4, momentum=0.99, head_hidden=4096, head_out=256, jitter=0.4),
 }
+
+
+def presets(base):
+    """The presets of a base by data set. Ours have K = 64 for W-MSE, whose sub-batches have to be larger than K."""
+    own = dict(temperature=0.1) if base == "swav" else {}
+    small = dict(head_out=64) if base == "wmse" else {}
+    return {name: preset | own | (small if name in ("shapes", "default") else {}) for name, preset in PRESETS.items()} \
+        | dict.fromkeys(("imagenet100", "imagenet"), IMAGENET_OF[base])
 
 
 # -------------------------------------------------------------------------------------------------------------- losses
@@ -105,6 +121,74 @@ def barlow_loss(z1, z2, lambd=5e-3):
         C = z1.T @ z2 / len(z1)  # (K, K)
     diagonal = C.diagonal()
     return (1 - diagonal).square().sum() + lambd * (C.square().sum() - diagonal.square().sum())
+
+
+def vicreg_loss(z1, z2, invariance=25.0, variance=25.0, covariance=1.0):
+    """Mean squared difference of z1, z2 (N, K); the hinge of each standard deviation below 1, mean over dimensions and
+    views; Σ_{i≠j} Cov_ij² / K, sum over views; each times its weight (VICReg, Eq. 6, with the means of its code)."""
+    with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
+        z1, z2 = z1.float(), z2.float()
+        loss = invariance * F.mse_loss(z1, z2)
+        for z in (z1, z2):
+            C = z.T.cov()  # (K, K)
+            loss = loss + variance / 2 * F.relu(1 - (C.diagonal() + 1e-4).sqrt()).mean()
+            loss = loss + covariance * (C.square().sum() - C.diagonal().square().sum()) / len(C)
+    return loss
+
+
+def whiten(z):
+    """(z − mean) L⁻ᵀ, L Lᵀ = Cov(z), of z (…, n, K): covariance I over the n rows, in float64. NaN, which ends a run,
+    where Cov(z) has no Cholesky factor L (W-MSE)."""
+    z = z.double() - z.double().mean(-2, keepdim=True)
+    L, failed = torch.linalg.cholesky_ex(z.mT @ z / (z.shape[-2] - 1))  # does not wait for a GPU
+    L = L.masked_fill((failed > 0)[..., None, None], torch.nan)
+    return torch.linalg.solve_triangular(L, z.mT, upper=False).mT
+
+
+def wmse_loss(z1, z2, size=128, splits=1):
+    """2 − 2 cos of z1, z2 (N, K), each whitened in sub-batches of `size` > K rows, mean over the batch and `splits`
+    ways to split it (W-MSE). A batch is in random order, so fixed permutations split it at random, and alike in
+    all processes."""
+    z, row, loss = torch.stack([z1, z2]), torch.arange(len(z1), device=z1.device), 0.0
+    for split in range(1, splits + 1):
+        order = (row * split * 0.618034).frac().argsort()
+        w1, w2 = whiten(z[:, order].unflatten(1, (-1, size)))  # (N / size, size, K), float64 under autocast too
+        loss = loss + (2 - 2 * F.cosine_similarity(w1, w2, dim=2).mean()) / splits
+    return loss.float()
+
+
+@torch.no_grad()
+def sinkhorn(scores, epsilon=0.05, iterations=3):
+    """Soft assignment (N, P) of a batch to P prototypes by scores (N, P): rows sum to 1, columns to about N/P, as near
+    to exp(scores / ε) as that allows (SwAV, Sinkhorn-Knopp)."""
+    Q = ((scores - scores.max()) / epsilon).exp()
+    for _ in range(iterations):
+        Q = Q / Q.sum(0)
+        Q = Q / Q.sum(1, keepdim=True)
+    return Q
+
+
+def swav_loss(z1, z2, prototypes, temperature=0.1):
+    """Cross-entropy in nats of a view's assignment to prototypes (P, K) and what the other view, softmax(cos / τ), says
+    of it, mean over both directions and the batch of z1, z2 (N, K) (SwAV, Eq. 1, 2)."""
+    with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
+        z, c = (F.normalize(x.float(), dim=1, eps=EPS) for x in (torch.cat([z1, z2]), prototypes))
+        s1, s2 = (z @ c.T).chunk(2)  # (N, P)
+        return (F.cross_entropy(s1 / temperature, sinkhorn(s2)) + F.cross_entropy(s2 / temperature, sinkhorn(s1))) / 2
+
+
+def hsic_loss(*views, gamma=3.0):
+    """−HSIC(Z, Y) + γ √HSIC(Z, Z) of M views (N, K), Y the image that an embedding is of, with the kernel
+    1/√(1 + ‖z − z'‖²) of normalised embeddings; memory grows with (M N)² (SSL-HSIC)."""
+    with torch.autocast(views[0].device.type, enabled=False):  # float32, whatever the caller's autocast
+        M, N, z = len(views), len(views[0]), F.normalize(torch.cat(views).float(), dim=1, eps=EPS)
+        square = z.square().sum(1)
+        k = (1 + (square[:, None] + square - 2 * z @ z.T).clamp(min=0)).rsqrt()  # (MN, MN)
+        same = k.unflatten(1, (M, N)).unflatten(0, (M, N)).diagonal(dim1=1, dim2=3)  # (M, M, N): views of one image
+        hsic_zy = (same.sum() - same.diagonal().sum()) / (N * M * (M - 1)) - k.mean()  # unbiased, times N
+        k = k - k.mean(0)
+        hsic_zz = (k - k.mean(1, keepdim=True)).square().mean()
+        return gamma * (hsic_zz + 1e-12).sqrt() - hsic_zy
 
 
 def l21_norm(weight):
@@ -148,12 +232,15 @@ def batch_norm_head(kind, d, hidden, K):
 
 
 class SparseHead(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d), embedding z (N, K). BYOL adds a predictor and a target network."""
+    """Images (N, 3, S, S) → representation h (N, d), embedding z (N, K). BYOL and SSL-HSIC add a predictor and a target
+    network, SwAV adds P prototypes."""
 
-    def __init__(self, backbone, head, base, hidden, K):
+    def __init__(self, backbone, head, base, hidden, K, P=512):
         super().__init__()
-        self.backbone, self.head, self.base = backbone, head, base
-        if base == "byol":
+        self.backbone, self.head, self.target = backbone, head, None
+        if base == "swav":
+            self.prototypes = nn.Parameter(F.normalize(torch.randn(P, K), dim=1))
+        if base in ("byol", "ssl-hsic"):
             self.predictor = batch_norm_head("mlp", K, hidden, K)
             self.target = copy.deepcopy(nn.Sequential(backbone, head)).requires_grad_(False)  # x → t (N, K)
 
@@ -162,10 +249,10 @@ class SparseHead(nn.Module):
         return h, self.head(h)  # (N, K)
 
     def both(self, net, v1, v2):
-        """Embeddings z1, z2 of two views and BYOL's predictions p1, p2 and targets t1, t2, (N, K) each. net: this
-        module, under torchrun in its wrapper."""
+        """Embeddings z1, z2 of two views and, where there is a target network, predictions p1, p2 and targets t1, t2,
+        (N, K) each. net: this module, under torchrun in its wrapper."""
         (h1, z1), (h2, z2) = net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
-        if self.base != "byol":
+        if self.target is None:
             return z1, z2
         with torch.no_grad():
             t1, t2 = self.target(v1), self.target(v2)
@@ -219,23 +306,28 @@ def measure(h, z, last):
 def network(args):
     """The model that the settings of a run describe."""
     backbone, d = common.resnet(args.arch, args.image_size)
-    K = d if args.head == "none" else args.head_out
-    return SparseHead(backbone, batch_norm_head(args.head, d, args.head_hidden, K), args.base, args.head_hidden, K)
+    K, size = d if args.head == "none" else args.head_out, args.whiten_size
+    if args.base == "wmse" and (size <= K or args.batch_size % size):
+        raise common.BadInput(f"--whiten-size {size} has to be above K = {K} (--head-out), because fewer images have no "
+                              f"covariance to invert, and has to divide --batch-size {args.batch_size}")
+    head = batch_norm_head(args.head, d, args.head_hidden, K)
+    return SparseHead(backbone, head, args.base, args.head_hidden, K, args.prototypes)
 
 
 # ------------------------------------------------------------------------------------------------------------- program
 def parser(base="simclr"):
-    """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS, on
-    ImageNet also on the base."""
+    """The command line: common flags, then this method's. Values that depend on data set and base are in presets."""
     flags = common.Parser(__file__, __doc__)
-    flags.image_flags(PRESETS | dict.fromkeys(("imagenet100", "imagenet"), IMAGENET_OF[base]))
+    flags.image_flags(presets(base))
     add, positive = flags.add_argument, common.within(0, kind=int)
     add("--base", choices=list(IMAGENET_OF), default="simclr", help="the loss that SparseHead is added to")
     add("--sparse-weight", type=common.within(0, closed=True), default=1e-4, help="λ (paper: 1e-4); 0: the plain base")
     add("--prox", action="store_true", help="proximal step instead of the penalty: exact zeros")
-    add("--temperature", type=common.within(0), help="τ of SimCLR (paper: 0.5)")
-    add("--barlow-weight", type=common.within(0, closed=True), default=5e-3, help="of C_ij, i ≠ j (paper: 5e-3)")
-    add("--momentum", type=common.within(0, 1, closed=True), help="BYOL's at the start (W-MSE: 0.99, BYOL: 0.996)")
+    add("--temperature", type=common.within(0), help="τ of SimCLR (paper: 0.5) and SwAV (0.1)")
+    add("--momentum", type=common.within(0, 1, closed=True), help="of a target network, at the start (W-MSE: 0.99)")
+    add("--whiten-size", type=positive, help="images in a sub-batch of W-MSE, above K (128; 256 for K = 128)")
+    add("--whiten-splits", type=positive, help="ways to split a batch into these (W-MSE: 1; 4 for K = 128)")
+    add("--prototypes", type=positive, help="of SwAV (SwAV on ImageNet: 3000)")
     add("--schedule", choices=["cosine", "step"], help="of the learning rate; step: constant, ×0.2 near the end, twice")
     add("--bias-lr", type=common.within(0), help="learning rate of biases and norms (default: --lr)")
     add("--order", choices=["crop-colour", "colour-crop"], help="of the augmentations (W-MSE code: colour-crop)")
@@ -254,11 +346,14 @@ def optimizer_of(model, args):
     return common.OPTIMIZERS[args.optimizer](groups, lr=args.lr, weight_decay=args.weight_decay, **imagenet)
 
 
-def base_loss(args):
-    """The loss of (z1, z2), for BYOL of (z1, z2, p1, p2, t1, t2)."""
+def base_loss(args, model):
+    """The loss of (z1, z2), with a target network of (z1, z2, p1, p2, t1, t2)."""
     return {"simclr": lambda z1, z2: nt_xent(z1, z2, args.temperature),
             "byol": lambda z1, z2, p1, p2, t1, t2: byol_loss(p1, t2) + byol_loss(p2, t1),
-            "barlow": lambda z1, z2: barlow_loss(z1, z2, args.barlow_weight)}[args.base]
+            "barlow": barlow_loss, "vicreg": vicreg_loss,
+            "wmse": lambda z1, z2: wmse_loss(z1, z2, args.whiten_size, args.whiten_splits),
+            "swav": lambda z1, z2: swav_loss(z1, z2, model.prototypes, args.temperature),
+            "ssl-hsic": lambda z1, z2, p1, p2, t1, t2: hsic_loss(p1, p2, t1, t2)}[args.base]
 
 
 def main(argv=None):
@@ -274,7 +369,7 @@ def main(argv=None):
     run = common.Run(args)
     net = run.parallel(model)
     both = run.compile(lambda v1, v2: model.both(net, v1, v2))
-    two_views, criterion = run.compile(common.two_views), run.compile(base_loss(args))
+    two_views, criterion = run.compile(common.two_views), run.compile(base_loss(args, model))
 
     for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
         model.train()
@@ -291,11 +386,13 @@ def main(argv=None):
             penalty = 0.0 if W is None or args.prox else args.sparse_weight * l21_norm(W)  # Eq. (12)
 
             (loss + penalty).backward()
+            if args.base == "swav" and epoch == 0:  # prototypes wait for embeddings that tell images apart
+                model.prototypes.grad = None
             common.set_lr(optimizer, schedule(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()
             if args.prox and W is not None:
                 shrink_columns(W, optimizer.param_groups[0]["lr"] * args.sparse_weight)
-            if args.base == "byol":
+            if model.target is not None:
                 update_target(model.target, online, momentum_at(step, args.epochs * steps, args.momentum))
             log.append(dict(loss=loss.detach(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)

@@ -303,7 +303,7 @@ PUBLISHED = [  # programs, data sets, and what the papers and the authors' code 
                              kl_weight=3e-5, detach=True, similarity="cosine")),
     ("sparsehead", CIFAR + " stl10 tiny-imagenet-200", dict(
         arch="resnet18", batch_size=512, optimizer="adam", weight_decay=1e-6, schedule="step", temperature=0.5,
-        momentum=0.99, sparse_weight=1e-4, barlow_weight=5e-3, head="mlp", head_hidden=1024, min_scale=0.2, jitter=0.4,
+        momentum=0.99, sparse_weight=1e-4, head="mlp", head_hidden=1024, min_scale=0.2, jitter=0.4,
         gray=0.1, blur=0, crop="bicubic", order="colour-crop")),
     ("sparsehead", CIFAR, dict(image_size=32, epochs=1000, lr=3e-3, head_out=64)),
     ("sparsehead", "stl10", dict(image_size=64, epochs=2000, lr=2e-3, head_out=128)),
