@@ -27,13 +27,12 @@ The base losses bound or normalise what the head puts out, so the penalty can be
 
 What the paper leaves open (schedule, augmentation, head width) is from the code of W-MSE, whose protocol it follows.
 Differences: common.py's, and 1. normalisations use eps = 1e-2; 2. no BatchNorm behind SimCLR's head, and each view
-through its own forward (W-MSE code: both in one); 3. STL-10 is evaluated on the whole image at 64 pixels (W-MSE code:
-the central 64 of 70); 4. on ImageNet one recipe of augmentations for all bases (BYOL, Barlow Twins, VICReg and SSL-HSIC
-blur and solarise the two views differently and jitter saturation by half), heads of two layers with bias as the paper
-says (Barlow Twins and VICReg: three), a learning rate that ends at 0 (theirs: 0.001 of the peak), no zeroed residual
-branches, τ = 0.5 for SimCLR, two crops for SwAV (its best: eight); 5. SwAV's prototypes are normalised in the loss (its
-code: in place), 512 of them off ImageNet (ours), no queue; 6. SSL-HSIC's kernel is exact, with c = 1 (its code: 512
-random features and a c learnt from 1); 7. W-MSE whitens in float64; 8. `shapes` and `default` are ours.
+through its own forward (W-MSE code: both in one); 3. STL-10 is evaluated on whole images (W-MSE code: their central
+64 of 70 pixels); 4. on ImageNet one recipe of augmentations for all bases (four blur and solarise the two views
+differently), heads of two layers as the paper says (Barlow Twins, VICReg: three), a learning rate that ends at 0, no
+zeroed residual branches, τ = 0.5 for SimCLR, two crops for SwAV (its best: eight); 5. SwAV's prototypes are normalised
+in the loss (its code: in place), 512 of them off ImageNet (ours), no queue; 6. SSL-HSIC's kernel is exact, with c = 1
+(its code: 512 random features, c learnt from 1); 7. W-MSE whitens in float64; 8. `shapes` and `default` are ours.
 """
 import copy
 import functools
@@ -54,8 +53,7 @@ PAPER = dict(  # lr, weight decay, epochs and τ are the paper's, the rest is fr
     min_scale=0.2, jitter=0.4, gray=0.1, blur=0.0, crop="bicubic", order="colour-crop")
 AT_64 = dict(image_size=64, lr=2e-3, head_out=128, whiten_size=256, whiten_splits=4)
 PRESETS = {  # what a data set's name stands for; any flag overrides
-    "cifar10": PAPER,
-    "cifar100": PAPER,
+    "cifar10": PAPER, "cifar100": PAPER,
     "stl10": PAPER | AT_64 | dict(epochs=2000, warmup=500 / 205),
     "tiny-imagenet-200": PAPER | AT_64 | dict(warmup=500 / 195),
     "shapes": PAPER | dict(
@@ -72,27 +70,25 @@ IMAGENET = PAPER | dict(  # the recipe of each base's own paper; this is SimCLR'
     head_hidden=2048, head_out=128, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, order="crop-colour",
     prototypes=3000)
 WIDE = dict(batch_size=2048, lr=1.6, head_hidden=8192, head_out=8192, jitter=0.4)
+LIKE_BYOL = dict(head_hidden=4096, head_out=256, jitter=0.4)
 IMAGENET_OF = {
     "simclr": IMAGENET,
-    "byol": IMAGENET | dict(
-        lr=3.2, weight_decay=1.5e-6, momentum=0.996, head_hidden=4096, head_out=256, jitter=0.4,
-    ),
+    "byol": IMAGENET | LIKE_BYOL | dict(lr=3.2, weight_decay=1.5e-6, momentum=0.996),
     "barlow": IMAGENET | WIDE | dict(bias_lr=0.0384, weight_decay=1.5e-6),
     "vicreg": IMAGENET | WIDE,
-    "wmse": PAPER | AT_64 | dict(  # its code for ImageNet-100
-        arch="resnet50", image_size=224, warmup=500 / 247, whiten_splits=1, min_scale=0.08, jitter=0.8, gray=0.2,
-    ),
+    "wmse": PAPER | AT_64 | dict(arch="resnet50", image_size=224, warmup=500 / 247, whiten_splits=1, min_scale=0.08,
+                                 jitter=0.8, gray=0.2),  # of its code for ImageNet-100
     "swav": IMAGENET | dict(temperature=0.1, crop="bilinear"),
-    "ssl-hsic": IMAGENET | dict(lr=6.4, momentum=0.99, head_hidden=4096, head_out=256, jitter=0.4),
+    "ssl-hsic": IMAGENET | LIKE_BYOL | dict(lr=6.4, momentum=0.99),
 }
 
 
 def presets(base):
     """The presets of a base by data set. Ours have K = 64 for W-MSE, whose sub-batches have to be larger than K."""
-    own = dict(temperature=0.1) if base == "swav" else {}
-    small = dict(head_out=64) if base == "wmse" else {}
-    return {name: preset | own | (small if name in ("shapes", "default") else {}) for name, preset in PRESETS.items()} \
-        | dict.fromkeys(("imagenet100", "imagenet"), IMAGENET_OF[base])
+    named = {name: preset | {"temperature": 0.1 if base == "swav" else 0.5} for name, preset in PRESETS.items()}
+    for name in ("shapes", "default") if base == "wmse" else ():
+        named[name]["head_out"] = 64
+    return named | dict.fromkeys(("imagenet100", "imagenet"), IMAGENET_OF[base])
 
 
 # -------------------------------------------------------------------------------------------------------------- losses
@@ -172,8 +168,8 @@ def swav_loss(z1, z2, prototypes, temperature=0.1):
     """Cross-entropy in nats of a view's assignment to prototypes (P, K) and what the other view, softmax(cos / τ), says
     of it, mean over both directions and the batch of z1, z2 (N, K) (SwAV, Eq. 1, 2)."""
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
-        z, c = (F.normalize(x.float(), dim=1, eps=EPS) for x in (torch.cat([z1, z2]), prototypes))
-        s1, s2 = (z @ c.T).chunk(2)  # (N, P)
+        z1, z2, c = (F.normalize(x.float(), dim=1, eps=EPS) for x in (z1, z2, prototypes))
+        s1, s2 = z1 @ c.T, z2 @ c.T  # (N, P)
         return (F.cross_entropy(s1 / temperature, sinkhorn(s2)) + F.cross_entropy(s2 / temperature, sinkhorn(s1))) / 2
 
 
@@ -214,9 +210,8 @@ def momentum_at(step, steps, start=0.99):
 
 
 def step_decay(step, steps, warmup, epochs):
-    """The share of the peak learning rate at a step (from 0) of `steps`: linear over `warmup` steps, at most half, then
-    1, ×0.2 at 50 and again at 25 of the `epochs` before the end; a quarter and an eighth of a run of less than 200 (the
-    W-MSE code)."""
+    """Share of the peak learning rate at a step (from 0): linear over `warmup` steps, at most half, then 1, ×0.2 at 50
+    and at 25 epochs before the end, or a quarter and an eighth of a run below 200 epochs (W-MSE code)."""
     warmup = min(round(warmup), steps // 2)
     left = epochs - step * epochs // steps  # epochs, with this one
     drops = (left <= min(50, epochs / 4)) + (left <= min(25, epochs / 8))
@@ -232,8 +227,8 @@ def batch_norm_head(kind, d, hidden, K):
 
 
 class SparseHead(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d), embedding z (N, K). BYOL and SSL-HSIC add a predictor and a target
-    network, SwAV adds P prototypes."""
+    """Images (N, 3, S, S) → representation h (N, d), embedding z (N, K). BYOL and SSL-HSIC add a predictor and a
+    target network, SwAV adds P prototypes."""
 
     def __init__(self, backbone, head, base, hidden, K, P=512):
         super().__init__()
@@ -304,12 +299,12 @@ def measure(h, z, last):
 
 
 def network(args):
-    """The model that the settings of a run describe."""
+    """The model that the settings of a run describe. BadInput where W-MSE's sub-batches do not fit."""
     backbone, d = common.resnet(args.arch, args.image_size)
     K, size = d if args.head == "none" else args.head_out, args.whiten_size
     if args.base == "wmse" and (size <= K or args.batch_size % size):
-        raise common.BadInput(f"--whiten-size {size} has to be above K = {K} (--head-out), because fewer images have no "
-                              f"covariance to invert, and has to divide --batch-size {args.batch_size}")
+        raise common.BadInput(f"--whiten-size {size} has to be above K = {K} (--head-out), because fewer images have "
+                              f"no covariance to invert, and has to divide --batch-size {args.batch_size}")
     head = batch_norm_head(args.head, d, args.head_hidden, K)
     return SparseHead(backbone, head, args.base, args.head_hidden, K, args.prototypes)
 

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "tools")]
 
 import bayesncl, common, mmncl, ncl, nce, shapes, simclr, simsiam, sparsehead, sparse_coding as sc
-import benchmark, decode, finetune, look, report, robustness, study, theory, words
+import benchmark, decode, finetune, look, report, robustness, study, theory, theory_gate, theory_nmf, words
 
 METHODS = {module.__name__: module for module in (simclr, ncl, bayesncl, sparsehead, simsiam, nce, mmncl)}
 
@@ -314,6 +314,19 @@ PUBLISHED = [  # programs, data sets, and what the papers and the authors' code 
         batch_size=4096, lr=0.2 * 16, weight_decay=1.5e-6, jitter=0.4, momentum=0.996, head_hidden=4096, head_out=256)),
     ("sparsehead --base barlow", IMAGENET, LARGE | dict(
         batch_size=2048, lr=0.2 * 8, bias_lr=0.0048 * 8, weight_decay=1.5e-6, head_hidden=8192, head_out=8192)),
+    ("sparsehead --base wmse", CIFAR, dict(head_out=64, whiten_size=128, whiten_splits=1)),
+    ("sparsehead --base wmse", "stl10 tiny-imagenet-200", dict(head_out=128, whiten_size=256, whiten_splits=4)),
+    ("sparsehead --base wmse", IMAGENET, dict(
+        batch_size=512, optimizer="adam", lr=2e-3, weight_decay=1e-6, schedule="step", head_hidden=1024, head_out=128,
+        whiten_size=256, whiten_splits=1, min_scale=0.08, jitter=0.8, gray=0.2, blur=0)),
+    ("sparsehead --base vicreg", IMAGENET, LARGE | dict(
+        batch_size=2048, lr=0.2 * 8, weight_decay=1e-6, head_hidden=8192, head_out=8192, jitter=0.4, gray=0.2)),
+    ("sparsehead --base swav", CIFAR, dict(temperature=0.1)),
+    ("sparsehead --base swav", IMAGENET, LARGE | dict(
+        batch_size=64 * 64, lr=4.8, weight_decay=1e-6, temperature=0.1, prototypes=3000, head_hidden=2048, head_out=128,
+        min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bilinear")),
+    ("sparsehead --base ssl-hsic", IMAGENET, LARGE | dict(
+        batch_size=4096, lr=0.4 * 16, weight_decay=1e-6, momentum=0.99, head_hidden=4096, head_out=256)),
     ("simsiam", CIFAR, SIMSIAM | dict(arch="resnet18", image_size=32, epochs=800, lr=0.03 * 2, weight_decay=5e-4,
                                       projector_layers=2, blur=0, crop="bilinear", stop_grad=True, predictor=True)),
     ("simsiam", "imagenet", SIMSIAM | dict(arch="resnet50", image_size=224, epochs=100, lr=0.05 * 2, weight_decay=1e-4,
@@ -459,12 +472,54 @@ def naive_barlow(z1, z2, lambd=0.005):
     return sum((1 - c) ** 2 if i == j else lambd * c**2 for (i, j), c in C.items())
 
 
+def naive_vicreg(z1, z2):
+    loss = 25 * (z1 - z2).square().mean()
+    for z in (z1 - z1.mean(0), z2 - z2.mean(0)):
+        C = {(i, j): (a * b).sum() / (len(z) - 1) for (i, a), (j, b) in itertools.product(enumerate(z.T), repeat=2)}
+        terms = (12.5 * F.relu(1 - (c + 1e-4).sqrt()) if i == j else c**2 for (i, j), c in C.items())
+        loss = loss + sum(terms) / z.shape[1]
+    return loss
+
+
+def naive_wmse(z1, z2, size, splits):
+    """Whitened by the inverse of the triangular factor, one sub-batch after the other, in the order of the loss."""
+    loss = 0
+    for order in ((torch.arange(len(z1)) * split * 0.618034).frac().argsort() for split in range(1, splits + 1)):
+        for rows in order.split(size):
+            w1, w2 = ((z[rows] - z[rows].mean(0)) @ torch.linalg.cholesky(z[rows].T.cov()).inverse().T for z in (z1, z2))
+            loss = loss + sum(2 - 2 * a @ b / (a.norm() * b.norm()) for a, b in zip(w1, w2)) / (len(z1) * splits)
+    return loss
+
+
+def naive_swav(z1, z2):
+    s1, s2 = (unit(z) @ unit(PROTOTYPES).T for z in (z1, z2))
+    loss = 0
+    for ours, other in (s1, s2), (s2, s1):
+        Q = torch.exp(other.detach() / 0.05)
+        for _ in range(3):
+            Q = torch.stack([column / column.sum() for column in Q.T]).T
+            Q = torch.stack([row / row.sum() for row in Q])
+        p = torch.exp(ours / 0.1)
+        loss = loss - sum(q @ (row / row.sum()).log() for q, row in zip(Q, p)) / (2 * len(z1))
+    return loss
+
+
+def naive_hsic(*views):
+    """HSIC by centred kernel matrices, tr(K H L H), L = 1 where two views are of one image; without the diagonal of K."""
+    z, n, M = unit(torch.cat(views)), sum(map(len, views)), len(views)
+    K, L = (1 / (1 + (z[:, None] - z).square().sum(2)).sqrt()), torch.eye(n // M, dtype=z.dtype).tile(M, M)
+    H = torch.eye(n, dtype=z.dtype) - 1 / n
+    biased = (K @ H @ L @ H).trace() / (n * (M - 1))  # of which K's diagonal of ones and the mean, M times too often:
+    return 3 * ((H @ K @ H).square().sum() / n**2).sqrt() - (biased - 1 / (M - 1) + K.mean() * (M / (M - 1) - 1))
+
+
 def naive_info_nce(v, t, temperature):
     s = torch.exp(unit(v) @ unit(t).T / temperature)
     return -sum(torch.log(s[i, i] / s[i].sum() * s[i, i] / s[:, i].sum()) for i in range(len(s))) / 2 / len(s)
 
 
 unit = lambda z: z / z.norm(dim=1, keepdim=True)
+PROTOTYPES = torch.randn(6, 5, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 PAIRS = [*itertools.permutations(range(7), 2)]  # of different samples in a batch of 7
 LOSSES = [
     *((simclr.nt_xent, naive_nt_xent, dict(temperature=t)) for t in (0.1, 0.2, 1.0)),
@@ -473,6 +528,11 @@ LOSSES = [
      lambda f, W: sum(sum(((W[c] - W[i % 3]) @ f[i]).exp() for c in range(7)).log() for i in range(7)) / 7, {}),
     (simclr.spectral_loss, lambda a, b: sum((a[i] @ b[j])**2 for i, j in PAIRS) / 42 - 2 * (a * b).sum() / 7, {}),
     (sparsehead.barlow_loss, naive_barlow, {}), (sparsehead.barlow_loss, naive_barlow, dict(lambd=0.1)),
+    (sparsehead.vicreg_loss, naive_vicreg, {}), (sparsehead.hsic_loss, naive_hsic, {}),
+    (lambda *views, **_: sparsehead.hsic_loss(*views, *views), lambda *views: naive_hsic(*views, *views), {}),
+    (lambda *views: sparsehead.swav_loss(*views, PROTOTYPES), naive_swav, {}),
+    (lambda *views, **options: sparsehead.wmse_loss(*(z.repeat(2, 1)[:12, :3] for z in views), **options),
+     lambda *views, **options: naive_wmse(*(z.repeat(2, 1)[:12, :3] for z in views), **options), dict(size=6, splits=2)),
     (sparsehead.byol_loss, lambda p, z: (unit(p) - unit(z.detach())).square().sum() / len(p), {}),
     (simsiam.negative_cosine, lambda p, z: -(unit(p) * unit(z.detach())).sum() / len(p), {}),
     (simsiam.negative_cosine, lambda p, z, **_: -(unit(p) * unit(z)).sum() / len(p), dict(stop_gradient=False))]
@@ -619,9 +679,34 @@ def test_l21_norm_is_a_loop_over_columns_and_the_proximal_step_shortens_each():
     assert torch.allclose(V, F.normalize(W, dim=0) * (W.norm(dim=0) - 0.5).clamp(min=0)) and (V[:, :2] == 0).all()
 
 
+def test_the_losses_of_the_bases_at_their_limits():
+    z = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 5, dtype=torch.double)], 1))[0][:, 1:] * 63**0.5
+    assert sparsehead.vicreg_loss(z, z).abs() < 1e-6  # equal views, covariance I
+    assert sparsehead.vicreg_loss(z / 2, z / 2).item() == pytest.approx(25 * (1 - (0.25 + 1e-4)**0.5))
+    assert sparsehead.vicreg_loss(3 * z, 3 * z + 2).item() == pytest.approx(25 * 4, rel=1e-6)
+    x, y, A = torch.randn(3, 12, 4, dtype=torch.double), torch.randn(12, 4), torch.randn(4, 4, dtype=torch.double)
+    white, turned = sparsehead.whiten(x), sparsehead.whiten(x @ A + 5)
+    assert torch.allclose(torch.stack([w.T.cov() for w in white]), torch.eye(4, dtype=torch.double), atol=1e-9)
+    assert torch.allclose(white @ white.mT, turned @ turned.mT)  # the same up to a rotation, whatever A
+    assert sparsehead.wmse_loss(y, y @ A.float().tril(-1).add(torch.eye(4)).T, size=12) < 1e-5  # none if A is triangular
+    assert sparsehead.whiten(torch.ones(6, 3)).isnan().all()
+    scores = torch.rand(40, 8) * 2 - 1
+    for iterations, error in (3, 1.5), (500, 1e-4):
+        Q = sparsehead.sinkhorn(scores, iterations=iterations)
+        assert torch.allclose(Q.sum(1), torch.ones(40)) and (Q.sum(0) - 40 / 8).abs().max() < error
+    u = (Q / (scores / 0.05).exp()).log()  # Q = Diag(u) exp(scores / ε) Diag(v)
+    assert torch.allclose(u - u[:1] - u[:, :1] + u[0, 0], torch.zeros(()), atol=1e-3)
+    assert sparsehead.swav_loss(torch.eye(4), torch.eye(4), torch.eye(4), 0.05) < 1e-6  # a prototype for each image
+    one = torch.ones(10, 3)
+    assert sparsehead.hsic_loss(one, one).abs() < 1e-5  # collapsed
+    apart = F.one_hot(torch.arange(10)).float()
+    k = 1 / 3**0.5  # of two different images; −HSIC(Z, Y) is the mean over all pairs less 1
+    assert sparsehead.hsic_loss(apart, apart, gamma=0).item() == pytest.approx((1 + 9 * k) / 10 - 1)
+
+
 def test_byols_target_is_a_moving_average_that_no_gradient_reaches():
     backbone, d = common.resnet("resnet8", 32)
-    model = sparsehead.SparseHead(backbone, sparsehead.batch_norm_head("mlp", d, 30, 20), "byol", 30, 20)
+    model = sparsehead.SparseHead(backbone, sparsehead.batch_norm_head("mlp", d, 30, 20), "ssl-hsic", 30, 20)
     x, online = torch.randn(2, 4, 3, 32, 32), nn.Sequential(backbone, model.head)
     _, _, p1, p2, t1, t2 = model.both(model, *x)
     (sparsehead.byol_loss(p1, t2) + sparsehead.byol_loss(p2, t1)).backward()
@@ -640,6 +725,19 @@ def test_the_geometry_of_known_embeddings():
     for eigenvalues, rank in (([0.5, 0.25, 0.25], 2**1.5), ([1.0] * 7, 7), ([3.0, 0, 0], 1)):
         assert sparsehead.effective_rank(torch.tensor(eigenvalues)) == pytest.approx(rank, rel=1e-5)
     assert sparsehead.min_max_ratio(torch.tensor([[0.0], [1.0], [3.0]])) == pytest.approx((2 / 1 + 1 / 1 + 1 / 2) / 3)
+    x = torch.randn(300, 10_000)  # Lemma 5.7: the ratio of independent dimensions vanishes, like 1/√d; of few it stays
+    ratios = [sparsehead.min_max_ratio(x[:, :d]) for d in (1000, 10_000)]
+    assert ratios[1] < 0.05 and ratios[0] / ratios[1] == pytest.approx(10**0.5, rel=0.1)
+    assert sparsehead.min_max_ratio(x[:, :3] @ torch.randn(3, 1000)) > 5
+
+
+def test_a_resnet50_is_the_backbone_of_torchvisions_mask_r_cnn(tmp_path):
+    torch.save(common.resnet("resnet50", 224)[0].state_dict(), tmp_path / "backbone.pt")
+    code = re.search(r"```python\n(net = [^`]*maskrcnn.*?)```", (HERE / "README.md").read_text(), re.S)[1]
+    exec(code.replace("backbone.pt", str(tmp_path / "backbone.pt")), scope := {"torch": torch, "torchvision": torchvision})
+    box = dict(boxes=torch.tensor([[5.0, 5, 40, 40]]), labels=torch.tensor([1]), masks=torch.ones(1, 64, 64))
+    scope["net"].transform.min_size = (64,)
+    assert all(loss.isfinite() for loss in scope["net"]([torch.rand(3, 64, 64)], [box]).values())
 
 
 # ----------------------------------------------------------------------------------------------------- sparse_coding.py
@@ -877,6 +975,52 @@ def test_theory_says_what_holds_and_draws_it(tmp_path):
     assert found == ["1(a) holds"] * 2 + ["1(b) holds"] * 3 + ["1(b) fails", "2 holds", "2 fails", "3 holds", "3 fails"]
 
 
+def test_ncl_factorises_the_co_occurrence_and_only_images_of_one_class_make_it_unique():
+    prior, given = theory_nmf.co_occurrence(0.4)
+    joint = torch.stack([torch.stack([(prior * given[i] * given[j]).sum() for j in range(24)]) for i in range(24)])
+    p, A = theory_nmf.normalised(prior, given)
+    assert joint.sum().item() == pytest.approx(1) and torch.allclose(A, joint / (p[:, None] * p).sqrt())
+    f, loss = torch.randn(24, 4, dtype=torch.double), 0
+    for i, j in itertools.product(range(24), repeat=2):
+        loss += -2 * joint[i, j] * (f[i] @ f[j]) + p[i] * p[j] * (f[i] @ f[j])**2
+    assert theory_nmf.population_loss(f, joint).item() == pytest.approx(loss.item())
+    assert theory_nmf.theorem_2()["verdict"] == "holds"
+    R = torch.linalg.matrix_exp(0.05 * torch.tensor([[0.0, 1, 2, -1], [-1, 0, 1, 1], [-2, -1, 0, 1], [1, -1, -1, 0]]))
+    for overlap, mixed, unique in (0.0, "all", True), (0.4, "some", True), (0.4, "all", False):
+        prior, given = theory_nmf.co_occurrence(overlap, mixed)
+        p, A = theory_nmf.normalised(prior, given)
+        F = prior.sqrt() * given / p.sqrt()[:, None]  # Theorem 4's, of overlapping classes too
+        assert torch.allclose(F @ F.T, A) and ((F @ R.double()).min() < 0) == unique  # another one, unless ≥ 0 forbids
+        solutions = theory_nmf.factorise(A, 4, True, seeds=4, steps=1000)
+        assert (solutions @ solutions.mT - A).abs().max() < 1e-3 and solutions.min() >= 0
+        assert (theory_nmf.between_seeds(solutions) > 0.999) == unique
+        assert (theory_nmf.agreement(solutions[0], F) > 0.999) == unique
+    assert all(row["verdict"] == "holds" for row in theory_nmf.theorem_4(solutions[0], p, prior, given)) == unique
+    assert theory_nmf.between_seeds(theory_nmf.factorise(A, 4, False, seeds=4, steps=1000)) < 0.95  # CL's
+
+
+def test_the_loss_closes_gates_of_frequent_features_and_the_authors_prior_opens_them(monkeypatch):
+    cost = lambda alpha, rho: bayesncl.bernoulli_kl(torch.tensor([[alpha]]), rho).item()
+    for rho in (0.8, 0.5, 0.3):  # Theorem 4.5 counts the first term alone; α is clamped to [.01, .99]
+        saved = 0.98 * (math.log(1 / rho) - math.log(1 / (1 - rho)))  # by closing a gate
+        assert cost(0.99, rho) - cost(0.01, rho) == pytest.approx(saved, abs=1e-5) and (saved > 0) == (rho < 0.5)
+    torch.manual_seed(0)
+    z1, z2 = theory_gate.planted(256)
+    for k in (0, 99):  # of π = 0.05 and 0.99
+        kept = torch.arange(100) != k
+        without = simclr.nt_xent(z1[:, kept], z2[:, kept], 0.2) - simclr.nt_xent(z1, z2, 0.2)
+        assert theory_gate.gain(z1, z2, 0.2)[k].item() == pytest.approx(without.item(), abs=1e-6)
+        assert (without > 0) == (k == 0)
+    monkeypatch.setattr(theory_gate, "SETTINGS", [(0.8, 0.0)])  # no KL term
+    toy = theory_gate.toy(seeds=1, steps=150)
+    assert np.corrcoef(toy["product"], theory_gate.LAW)[0, 1] > 0.99 and toy["gain"][0] > 0 > toy["gain"][-1]
+    assert max(toy["kept"]["ρ 0.8, λ 0"][6:]) < 0.2 and toy["kept"]["ρ 0.8, λ 0"][0] > 0.5
+    x = z1.clone().requires_grad_()
+    whole, = torch.autograd.grad(simclr.nt_xent(x, z2, 0.2), x)
+    mean = torch.stack([256 * whole[z1[:, k] > 0, k].mean() for k in range(100)])
+    assert torch.allclose(theory_gate.pull_and_push(z1, z2, 0.2).sum(0), mean, atol=1e-5)
+
+
 # ------------------------------------------------------------------------------------------------------ tools/, look.py
 def test_decoding_skips_the_unreadable_survives_interruptions_to_torchvisions_pixels(tmp_path, monkeypatch, capsys):
     folder, square, replace, seen = tmp_path / "pets", decode.square, decode.os.replace, []
@@ -1056,6 +1200,8 @@ def test_cost_counts_the_gate():
 # -------------------------------------------------------------------------------- the programs, as their users run them
 VARIANTS = ["simclr.py", "simclr.py --loss spectral", "ncl.py --topk 20", "bayesncl.py --no-detach --kl-weight 1e-3",
             "sparsehead.py --base byol --sparse-weight 0.1", "sparsehead.py --base barlow", "simsiam.py",
+            "sparsehead.py --base vicreg", "sparsehead.py --base swav --prototypes 20", "sparsehead.py --base ssl-hsic",
+            "sparsehead.py --base wmse --head-out 8 --whiten-size 12 --whiten-splits 2",
             "nce.py --weights non-negative --head mlp", "mmncl.py"]
 
 
@@ -1152,6 +1298,8 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "simclr.py --epochs many": "invalid int value: 'many'", "simclr.py --batch-size 241": "241: at most 240 images",
     "simclr.py --device tpu": "--device tpu is not there", "simclr.py --out {ncl}": "is taken",
     "ncl.py --topk 300": "embedding has 256 dimensions", "sparsehead.py --head none": "--head none has no linear layer",
+    "sparsehead.py --base wmse": "--whiten-size 128 has to be above K = 64 (--head-out), because fewer images have",
+    "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "--whiten-size 20 has to be above K = 20",
     "nce.py --dataset unlabelled": "has 0 classes", "nce.py --loss ce --weights non-negative": "belongs to --loss nce",
     "mmncl.py --classes {ncl}/metrics.jsonl": "4 classes; tiny has 10", "mmncl.py --classes {ncl}/no": "No such file",
     "mmncl.py --dataset unlabelled": "lacks captions_train and", "simclr.py --resume nowhere": "nowhere is no run",

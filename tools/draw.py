@@ -11,6 +11,7 @@ from torch import Tensor
 
 import common
 import shapes
+from sparsehead import effective_rank, min_max_ratio, spectrum
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -53,28 +54,24 @@ def collapse(path: Path, lines: list[dict]) -> None:
     save(figure, path)
 
 
-def spectrum(x):
-    """Eigenvalues (d,), largest first, of the covariance of x (N, d) ([SparseHead] Fig. 1, 3)."""
-    x = (x - x.mean(0)).double()
-    return torch.linalg.eigvalsh(x.T @ x / (len(x) - 1)).flip(0).clamp(min=0)
-
-
-def effective_rank(eigenvalues):
-    """exp of the entropy of the normalised eigenvalues (d,): d where they are equal, 1 where one is all."""
-    return torch.special.entr(eigenvalues / eigenvalues.sum()).sum().exp().item()
-
-
 def spectra(path: Path, runs: dict[str, dict[str, Tensor]]) -> None:
-    """Eigenvalues on a log scale, a panel per kind of vectors and a line per run, of runs {title: {"h": (N, d),
-    "z": (N, K)}}. Embeddings are kept in 16 bits: what is below 1e-8 of the largest is rounding."""
-    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
+    """Of runs {title: {"h": (N, d), "z": (N, K)}}, eigenvalues on a log scale, a panel per kind of vectors, a line per
+    run ([SparseHead] Fig. 1, 3), and the min-max ratio of the first d dimensions of z over d (Lemma 5.7). Embeddings
+    are kept in 16 bits: what is below 1e-8 of the largest eigenvalue is rounding."""
+    figure, (*axes, last) = plt.subplots(1, 3, figsize=(13.5, 3.4), layout="constrained")
     for axis, (kind, name) in zip(axes, {"h": "representation", "z": "embedding"}.items()):
         for title, arrays in runs.items():
             values = spectrum(arrays[kind])
-            label = f"{title}, effective rank {effective_rank(values):.0f} of {len(values)}"
+            label = f"{title}, effective rank {effective_rank(values):.1f} of {len(values)}"
             axis.plot(range(1, len(values) + 1), values.clamp(min=1e-12), label=label)
         axis.set(yscale="log", xlabel="eigenvalue", title=name)
         axis.legend(fontsize=7)
+    z = [(title, arrays["z"][:1000].float(), "-") for title, arrays in runs.items()]
+    for title, x, style in (*z, ("independent normal dimensions", torch.randn(z[0][1].shape), "k:")):
+        sizes = [2**k for k in range(1, x.shape[1].bit_length())]
+        last.plot(sizes, [min_max_ratio(x[:, :d]) for d in sizes], style, label=title)
+    last.set(xscale="log", yscale="log", xlabel="dimensions of the embedding, d", title="(δmax − δmin) / δmin")
+    last.legend(fontsize=7)
     save(figure, path)
 
 
@@ -101,7 +98,8 @@ def selection(path: Path, runs: dict[str, list[dict]]) -> None:
 
 def titles(runs: list[tuple]) -> list[str]:
     """A title per run: the settings in which the runs differ, or their folders' names where these do not tell them."""
-    told = [[f"{key} {config.get(key)}" for key in ("method", "base", "head", "seed")] for _, config, _ in runs]
+    keys = "method", "base", "head", "sparse_weight", "seed"
+    told = [[f"{key} {config.get(key)}" for key in keys] for _, config, _ in runs]
     named = [", ".join(text for text, *every in zip(own, *told) if len({*every}) > 1) for own in told]
     return named if len({*named}) == len(named) > 1 else [folder.resolve().name for folder, *_ in runs]
 

@@ -3,12 +3,12 @@ and dimensions.csv. What is recorded is skipped and what was interrupted goes on
 missing. To make a run anew, delete results/<name> and runs/<name> first.
 
     python tools/study.py shapes              the built-in data set, every method and ablation: two hours on two cores
-    python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: two hours on two cores
+    python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: six hours on two cores
+    python tools/study.py shapes-bases shapes-grid    SparseHead on seven bases; BayesNCL over ρ and λ: 1.5 hours
     ... shapes-transfer cifar10-cpu-transfer  runs that are tested on shifted images, the first fine-tuned: 1.5 hours
     ... shapes-selection cifar10-cpu-selection cifar10-cpu-page    feature selection, and README's page: 1 hour
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
-    python tools/study.py shapes --rows ncl bayesncl --seeds 1 2
-    python tools/report.py                    then put the numbers into the pages
+    python tools/study.py shapes --rows ncl bayesncl --seeds 1 2; python tools/report.py    puts them into the pages
 
 On a CPU as many runs at a time as it has cores, each on one thread, which does more in all than one run on all of them.
 Ctrl-C ends the study and its runs, and so do SIGTERM and --minutes; runs lose what follows their last checkpoint, with
@@ -34,10 +34,9 @@ import look
 RUNS = ROOT / "runs"
 
 ROWS = {  # row: a program and its flags
-    "simclr": "simclr.py",
-    "ncl": "ncl.py",
+    **{method: f"{method}.py" for method in ("simclr", "ncl", "bayesncl", "simsiam", "mmncl")},
+    **{f"{method}-spectral": f"{method}.py --loss spectral" for method in ("simclr", "ncl")},
     "ncl-topk": "ncl.py --topk 64",
-    "bayesncl": "bayesncl.py",
     "bayesncl-untuned": "bayesncl.py",  # the ρ and λ of the authors' CIFAR-100 command where the row above has others
     **{f"bayesncl-{gate}": f"bayesncl.py --gate {gate}" for gate in ("gumbel", "soft")},
     "bayesncl-no-detach": "bayesncl.py --no-detach",
@@ -46,32 +45,31 @@ ROWS = {  # row: a program and its flags
     "bayesncl-no-kl": "bayesncl.py --kl-weight 0",
     "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
     "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw",
-    "simsiam": "simsiam.py",
     "simsiam-zero-init": "simsiam.py --zero-init-residual",
     "simsiam-no-stop-grad": "simsiam.py --no-stop-grad",
     "simsiam-no-predictor": "simsiam.py --no-predictor",
-    "sparsehead-simclr": "sparsehead.py",
-    "sparsehead-simclr-plain": "sparsehead.py --sparse-weight 0",
     "sparsehead-simclr-plain-linear": "sparsehead.py --sparse-weight 0 --head linear",
     "sparsehead-simclr-plain-none": "sparsehead.py --sparse-weight 0 --head none",
     **{f"sparsehead-simclr-{weight}": f"sparsehead.py --sparse-weight {weight}" for weight in ("1e-2", "1e-1")},
     **{f"sparsehead-simclr-prox-{weight}": f"sparsehead.py --prox --sparse-weight {weight}" for weight in (1, 3, 10)},
-    **{f"sparsehead-{base}{kind}": f"sparsehead.py --base {base} {flags}" for base in ("byol", "barlow")
-       for kind, flags in (("", ""), ("-plain", "--sparse-weight 0"))},
-    "mmncl": "mmncl.py", "clip": "mmncl.py --activation none",
+    "clip": "mmncl.py --activation none",
 }
 LABELLED = {f"{name}{head}{kind}": f"nce.py {loss} {heads} {flags}"
             for head, heads in (("", ""), ("-mlp", "--head mlp")) for name, loss, kind, flags in (
                 ("ce", "--loss ce", "", ""), ("nce", "", "", ""), ("nce", "", "-weights", "--weights non-negative"))}
 ROWS |= LABELLED | {f"{row}-tau-0.05": f"{ROWS[row]} --temperature 0.05" for row in ("mmncl", "clip")}
+BASES = {f"sparsehead-{base}{kind}": f"sparsehead.py --base {base} --sparse-weight {weight}"
+         for base in ("simclr", "byol", "barlow", "vicreg", "wmse", "swav", "ssl-hsic")
+         for kind, weight in (("", "1e-4"), ("-plain", "0"))}
+GRID = {f"bayesncl-prior{rho}-kl-weight{weight}": f"bayesncl.py --prior {rho} --kl-weight {weight}"
+        for rho in ("0.1", "0.3", "0.5", "0.8", "0.95") for weight in ("3e-6", "3e-5", "3e-4", "3e-3", "3e-2")}
+ROWS |= BASES | GRID
 METHODS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"]
-FOUR = [row for row in METHODS if row != "simsiam"]
+FOUR, SPECTRAL = [row for row in METHODS if row != "simsiam"], ["simclr-spectral", "ncl-spectral"]
 GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
 OUR_GATE = ["bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw"]
-BASES = [f"sparsehead-{kind}" for kind in ("simclr-plain", "byol", "byol-plain", "barlow", "barlow-plain")]
-ONCE = [row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-no"))] + BASES
-AT_200 = dict.fromkeys(["simclr", "ncl", "ncl-topk", "bayesncl"], [1, 2, 3]) \
-    | dict.fromkeys([*GATE, "simsiam", "sparsehead-simclr", *BASES], [1])
+ONCE = [row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-no"))]
+AT_200 = dict.fromkeys([*METHODS[:3], "ncl-topk"], [1, 2, 3]) | dict.fromkeys([*GATE, "simsiam", *BASES], [1])
 RATES = {  # for fine-tuning on 1 %, 10 % and 100 % of the labels: the best of seed 1 on held-out training images
     "simclr": "0.01 0.2 0.2", "ncl": "0.01 0.2 0.2", "bayesncl": "0.01 0.2 0.2", "sparsehead-simclr": "0.05 0.2 0.2",
     "scratch": "0.01 0.05 0.2"}
@@ -84,8 +82,10 @@ STUDIES = {
                | dict.fromkeys(ONCE, [1]) | dict.fromkeys([*LABELLED, "mmncl", "clip"], [1, 2, 3, 4, 5])
                | dict.fromkeys(["simsiam-zero-init", "mmncl-tau-0.05", "clip-tau-0.05"], [1, 2, 3]),
                {"ncl-topk": "--topk 16"}),
-    "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", "sparsehead-simclr-plain",
-                    *LABELLED, "mmncl", "clip"], [1, 2, 3]), {"bayesncl": BAYES, "simsiam": "--lr 0.2"}),
+    "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", *BASES, *LABELLED, "mmncl",
+                    "clip", *SPECTRAL], [1, 2, 3]), {"bayesncl": BAYES, "simsiam": "--lr 0.2"}
+                    | dict.fromkeys(SPECTRAL, "--optimizer adam --lr 2e-3")),  # with the preset's SGD it diverges
+    "shapes-bases": ("", dict.fromkeys(BASES, [1, 2, 3]), {}), "shapes-grid": ("", dict.fromkeys(GRID, [1, 2, 3]), {}),
     "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]), {"bayesncl": BAYES}),
     "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
     "cifar10-cpu-page": (CPU, dict.fromkeys(["simclr", "ncl"], [1]), {}),

@@ -3,10 +3,10 @@
 Theorems 1 to 3 of Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and non-contrastive learning",
 AISTATS 2022, arXiv 2203.15702, in the notation of sparse_coding.py. The losses are population values, sums over all
 latents and masks. What fails: 1(b) for Eq. (9) read literally, 2 as it is printed, 3 beyond κα² = 1 − b.
-
     python tools/theory.py      a table; results.json and, with matplotlib, theory.png in runs/theory-<time>
 """
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -169,27 +169,32 @@ def theorem_3(panel=None) -> list[dict]:
                 growths[i] < 1) for i in (0, -1)]
 
 
-def main(argv=None):
-    flags = argparse.ArgumentParser(prog="theory.py", usage=argparse.SUPPRESS, description=__doc__,
-                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("--out", metavar="FOLDER", help="a new folder (default: runs/theory-<time>)")
-    folder = flags.parse_args(argv).out or time.strftime("runs/theory-%Y%m%d-%H%M%S")
-    folder = common.new_folder(folder, {"method": "theory"}, torch.device("cpu"))
+def program(name: str, doc: str, theorems, argv=None) -> None:
+    """A program of theorems: theorems(panels), of two panels of matplotlib's or None, gives rows."""
+    flags = argparse.ArgumentParser(f"{name}.py", description=doc, formatter_class=argparse.RawTextHelpFormatter)
+    flags.add_argument("--out", metavar="FOLDER", help=f"a new folder (default: runs/{name}-<time>)")
+    out = flags.parse_args(argv).out or time.strftime(f"runs/{name}-%Y%m%d-%H%M%S")
+    folder = common.new_folder(out, {"method": name}, torch.device("cpu"))
     try:
         import draw
         figure, panels = draw.plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
     except ImportError:
-        draw, panels = print("matplotlib is not installed: theory.png is left out"), [None, None]
-    random = generator(0, 2)
-    found = [*theorem_1a(random), *theorem_1b(panels[0]), *theorem_2(random), *theorem_3(panels[1])]
+        draw, panels = print("matplotlib is not installed: theory.png is left out"), (None, None)
+    found = theorems(panels)
     if draw:
         draw.save(figure, folder / "theory.png")
     with common.replacing(folder / "results.json") as file:
         file.write(json.dumps(found, indent=1).encode() + b"\n")
-    lines = [[r["setting"], f"{r['end_mean']:.4g}", f"{r['paper']:.4g}", r["verdict"]] for r in found]
-    print(common.markdown([["setting", "measured", "theorem", "verdict"], *lines]))
+    print(common.markdown([["setting", "measured", "theorem", "verdict"], *(
+        [r["setting"], f"{r['end_mean']:.4g}", f"{r['paper']:.4g}", r["verdict"]] for r in found)]))
     print(f"{folder}: results.json{', theory.png' if draw else ''}")
 
+
+def theorems(panels) -> list[dict]:
+    return [*theorem_1a(random := generator(0, 2)), *theorem_1b(panels[0]), *theorem_2(random), *theorem_3(panels[1])]
+
+
+main = functools.partial(program, "theory", __doc__, theorems)
 
 if __name__ == "__main__":
     common.launch(main)
