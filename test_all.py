@@ -68,9 +68,7 @@ nchw = lambda x: x.transpose(0, 3, 1, 2)
 is_arrays = lambda data: all(np.array_equal(vars(data)[k], nchw(a) if a.ndim == 4 else a) for k, a in ARRAYS.items())
 
 
-def test_the_built_in_images_are_the_same_bytes_everywhere_and_every_form_of_arrays_loads(tmp_path):
-    images = [array for _, array in sorted(shapes.draw().items()) if array.dtype.kind != "U"]
-    assert hashlib.sha256(b"".join(array.tobytes() for array in images)).hexdigest().startswith("d8d275ca63090024")
+def test_every_form_of_arrays_loads_and_so_do_torchvisions_data_sets(tmp_path, monkeypatch):
     np.savez(tmp_path / "keras.npz", **ARRAYS)
     np.savez(tmp_path / "torch.npz", **ARRAYS | dict(x_train=nchw(X), x_test=nchw(X_TEST)))
     np.savez(tmp_path / "gaps.npz", **ARRAYS | dict(y_train=10**6 * Y + 7, y_test=10**6 * Y_TEST + 7))
@@ -84,20 +82,16 @@ def test_the_built_in_images_are_the_same_bytes_everywhere_and_every_form_of_arr
     np.savez(tmp_path / "more.npz", **ARRAYS, x_unlabeled=X[:15], background_train=Y // 2, background_test=Y_TEST // 2)
     data = common.load_data("more", tmp_path)
     assert is_arrays(data) and data.background_test.max() == 1 and data.steps(5) == 3  # pre-training sees the 15
-
-
-@pytest.mark.parametrize("name", common.DOWNLOADS)
-def test_torchvisions_data_sets_load(tmp_path, monkeypatch, name):
     def download(root, download, train=None, split=None):  # torchvision's attributes, without its download
         parts = {"test": (X_TEST, Y_TEST), "train": (X, Y), "train+unlabeled": (X[:15], Y[:15])}
         x, y = parts[split or ("train" if train else "test")]
-        cifar, others = dict(data=x, targets=y.tolist()), dict(data=nchw(x), labels=y)
-        return argparse.Namespace(**cifar if name.startswith("cifar") else others)
-    monkeypatch.setattr(torchvision.datasets, common.DOWNLOADS[name], download)
-    data = common.load_data(name, tmp_path)
-    assert is_arrays(data) and len(data.images) == (15 if name == "stl10" else 20)
-    monkeypatch.setattr(torchvision.datasets, common.DOWNLOADS[name], None)  # calling it fails, as a download may
-    assert f"{name} could not be downloaded" in refused(lambda: common.load_data(name, tmp_path))
+        return argparse.Namespace(**dict(data=nchw(x), labels=y) if split else dict(data=x, targets=y.tolist()))
+    for name, kind in common.DOWNLOADS.items():
+        monkeypatch.setattr(torchvision.datasets, kind, download)
+        data = common.load_data(name, tmp_path)
+        assert is_arrays(data) and len(data.images) == (15 if name == "stl10" else 20), name
+        monkeypatch.setattr(torchvision.datasets, kind, None)  # calling it fails, as a download may
+        assert f"{name} could not be downloaded" in refused(lambda: common.load_data(name, tmp_path))
 
 
 def test_what_is_no_data_is_refused_in_one_line_that_says_why(tmp_path):
@@ -123,7 +117,9 @@ def test_what_is_no_data_is_refused_in_one_line_that_says_why(tmp_path):
         assert message in refused(lambda: common.load_data(name, tmp_path))
 
 
-def test_captions_say_what_is_drawn_and_shifts_shift_it():
+def test_the_built_in_images_are_the_same_bytes_everywhere_captions_say_what_is_drawn_and_shifts_shift_it():
+    images = [array for _, array in sorted(shapes.draw().items()) if array.dtype.kind != "U"]
+    assert hashlib.sha256(b"".join(array.tobytes() for array in images)).hexdigest().startswith("d8d275ca63090024")
     shifts = {}, dict(frequencies=shapes.UNSEEN), dict(paired=0.9, turn=2)
     plain, unseen, paired = scenes = [shapes.draw(0, 1000, **shift) for shift in shifts]
     for scene in scenes:
@@ -139,7 +135,7 @@ def test_captions_say_what_is_drawn_and_shifts_shift_it():
         assert (HERE / f"assets/classes/shapes{name}.txt").read_text().split() == file
 
 
-def test_a_limit_keeps_every_class_in_its_proportion_and_the_order():
+def test_a_limit_keeps_proportions_and_batches_are_a_seeded_pass_that_processes_share_and_a_thread_reads(monkeypatch):
     x, y = torch.arange(100).view(100, 1, 1, 1), torch.tensor([0] * 6 + [1] * 3 + [2]).repeat(10)
     data = common.Data("numbers", x, x, y, y, background_train=-y, captions_train=np.arange(100).astype(str))
     data = common.subset(data, 33)
@@ -148,9 +144,6 @@ def test_a_limit_keeps_every_class_in_its_proportion_and_the_order():
     assert (kept.diff() > 0).all() and torch.equal(data.background_train, -y[kept]) and data.x_test is x
     assert data.captions_train.tolist() == [str(i) for i in kept.tolist()]
     assert "--limit 34: numbers has 33" in refused(lambda: common.subset(data, 34))
-
-
-def test_batches_are_a_seeded_pass_that_processes_share_and_a_thread_reads(monkeypatch):
     class Images(list):  # what of a tensor is used; every image is its own number
         device, threads = torch.device("cpu"), set()
         def __getitem__(self, index):
@@ -161,9 +154,8 @@ def test_batches_are_a_seeded_pass_that_processes_share_and_a_thread_reads(monke
     passes, whole, shares = [sum(take(seed, epoch), []) for seed in (0, 1) for epoch in (1, 2)], take(0, 1), []
     assert all(len(set(p)) == 8 == len(p) for p in passes) and len({tuple(p) for p in passes}) == 4
     assert sum(whole, []) == passes[0] and Images.threads == {(False, 1)}  # one core at most, the step has the others
-    monkeypatch.setattr(common, "world", lambda: 2)
+    monkeypatch.setattr(common, "world", lambda: 2), monkeypatch.setattr(common, "rank", lambda: rank)
     for rank in (0, 1):
-        monkeypatch.setattr(common, "rank", lambda: rank)
         shares.append(take(0, 1))
     assert [a + b for a, b in zip(*shares)] == whole and len(shares[1][0]) == 2
     assert "--batch-size 5: at most 10 images, and a multiple of 2" in refused(lambda: data.steps(5))
@@ -205,17 +197,6 @@ def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, heigh
         assert 0.8 * reach < (factors - neutral).abs().max() <= reach
 
 
-@pytest.mark.parametrize("height,width,min_scale", [(32, 32, 0.08), (32, 50, 0.5), (32, 90, 0.5)])
-def test_boxes_are_distributed_like_torchvisions(height, width, min_scale):
-    n, image, get = 4000, torch.empty(3, height, width), torchvision.transforms.RandomResizedCrop.get_params
-    ours = torch.stack(common.random_boxes(n, height, width, min_scale, "cpu"), 1)
-    theirs = torch.tensor([get(image, (min_scale, 1.0), (3 / 4, 4 / 3)) for _ in range(n)]).float()
-    top, left, h, w = ours.unbind(1)
-    assert min(top.min(), left.min(), h.min() - 1) >= 0 and (top + h).max() <= height and (left + w).max() <= width
-    assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * ((ours.var(0) + theirs.var(0)) / n).sqrt() + 1e-3).all()  # 5 σ
-    assert torch.allclose(ours.std(0), theirs.std(0), rtol=0.1, atol=1e-3)
-
-
 @pytest.mark.parametrize("whole", [False, True])
 def test_colour_and_blur_come_at_their_rates_and_colour_in_every_order(monkeypatch, whole):
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: whole)  # a GPU and compiled code: an order per image
@@ -235,7 +216,15 @@ def test_colour_and_blur_come_at_their_rates_and_colour_in_every_order(monkeypat
     assert whole or order.view(-1, 64).float().std(1).max() == 0  # a CPU draws one for 64 images
 
 
-def test_views_differ_per_image_and_without_randomness_are_the_image():
+def test_boxes_are_distributed_like_torchvisions_and_views_differ_per_image_and_without_randomness_are_the_image():
+    get = torchvision.transforms.RandomResizedCrop.get_params
+    for height, width, scale in (32, 32, 0.08), (32, 50, 0.5), (32, 90, 0.5):
+        top, left, h, w = boxes = common.random_boxes(4000, height, width, scale, "cpu")
+        args, ours = (torch.empty(3, height, width), (scale, 1.0), (3 / 4, 4 / 3)), torch.stack(boxes, 1)
+        theirs = torch.tensor([get(*args) for _ in range(4000)]).float()
+        assert min(top.min(), left.min(), h.min() - 1) >= 0 and (top + h).max() <= height and (left + w).max() <= width
+        assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * ((ours.var(0) + theirs.var(0)) / 4000).sqrt() + 1e-3).all()
+        assert torch.allclose(ours.std(0), theirs.std(0), rtol=0.1, atol=1e-3)
     x = torch.randint(0, 256, (200, 3, 32, 32), dtype=torch.uint8)
     v1, v2 = common.two_views(x[:1].expand(64, -1, -1, -1), 24)
     assert v1.shape == (64, 3, 24, 24) and v1.dtype == torch.float32 and -2.01 <= v1.min() and v1.max() <= 2.01
@@ -266,24 +255,6 @@ def test_networks_have_their_stems_and_load_into_plain_torchvision():
         theirs.fc, theirs.conv1 = nn.Identity(), nn.Conv2d(3, 64, kernel, kernel // 3, kernel // 2, bias=False)
         theirs.load_state_dict(net.state_dict(), strict=True)
         assert net.maxpool(net.conv1(torch.zeros(1, 3, size, size))).shape[-1] == side
-
-
-@pytest.mark.parametrize("trust,clip", [(0.02, True), (0.001, False)])  # NCL's; SimCLR's and BYOL's
-def test_lars_is_the_published_update(trust, clip):
-    start = [torch.randn(4, 3), torch.zeros(4, 3), torch.randn(4, 3), torch.randn(4)]
-    params, velocity = [nn.Parameter(w.clone()) for w in start], [torch.zeros_like(w) for w in start]
-    optimizer = common.LARS(params, lr=0.4, weight_decay=1e-2, momentum=0.9, trust=trust, clip=clip)
-    for scale in (1.0, 1e-4, 5.0):  # clipping matters to a tiny gradient, which asks for a huge step
-        gradients = [scale * torch.randn_like(w) * (i != 2) for i, w in enumerate(start)]
-        for p, w, g, v in zip(params, start, gradients, velocity):
-            p.grad, rate = g.clone(), 1.0
-            if w.ndim > 1 and w.norm() > 0:
-                rate = trust * w.norm() / (g.norm() + 1e-2 * w.norm()) * (g.norm() > 0)
-                rate = min(rate, 0.4) / 0.4 if clip else rate
-            v.mul_(0.9).add_(rate * (g + 1e-2 * w * (w.ndim > 1)))
-            w.sub_(0.4 * v)
-        optimizer.step()
-        assert all(torch.allclose(p, w, rtol=1e-4, atol=1e-6) for p, w in zip(params, start))
 
 
 CIFAR, IMAGENET = "cifar10 cifar100", "imagenet100 imagenet"
@@ -333,7 +304,21 @@ def test_presets_are_the_published_recipes_and_any_may_be_named(programs, names,
         assert default == settings("--dataset", name, "--preset", "default")
 
 
-def test_learning_rates_warm_up_then_fall_along_a_cosine_or_in_steps_and_byols_momentum_grows_to_1():
+def test_lars_is_the_published_update_and_rates_warm_up_then_fall_in_a_cosine_or_steps_and_byols_momentum_grows_to_1():
+    start = [torch.randn(4, 3), torch.zeros(4, 3), torch.randn(4, 3), torch.randn(4)]
+    for trust, clip in (0.02, True), (0.001, False):  # NCL's; SimCLR's and BYOL's
+        params, velocity = [nn.Parameter(w.clone()) for w in start], [torch.zeros_like(w) for w in start]
+        optimizer = common.LARS(params, lr=0.4, weight_decay=1e-2, momentum=0.9, trust=trust, clip=clip)
+        for scale in (1.0, 1e-4, 5.0):  # clipping matters to a tiny gradient, which asks for a huge step
+            for i, (p, v) in enumerate(zip(params, velocity)):
+                p.grad, w, rate = scale * torch.randn_like(p) * (i != 2), p.detach().clone(), 1.0
+                if w.ndim > 1 and w.norm() > 0:
+                    rate = trust * w.norm() / (p.grad.norm() + 1e-2 * w.norm()) * (p.grad.norm() > 0)
+                    rate = min(rate, 0.4) / 0.4 if clip else rate
+                v.mul_(0.9).add_(rate * (p.grad + 1e-2 * w * (w.ndim > 1)))
+            expected = [p.detach() - 0.4 * v for p, v in zip(params, velocity)]
+            optimizer.step()
+            assert all(torch.allclose(p, w, rtol=1e-4, atol=1e-6) for p, w in zip(params, expected))
     rate = [common.lr_at(step, 100, 10) for step in range(101)]
     assert rate[0] == 1 / 11 and rate[10] == 1 and rate[55] == pytest.approx(0.5) and rate[100] == pytest.approx(0)
     assert np.allclose(np.diff(rate[:11]), 1 / 11) and (np.diff(rate[10:]) < 0).all() and common.lr_at(0, 100) == 1
