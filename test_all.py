@@ -340,9 +340,8 @@ def test_lars_is_the_published_update_and_rates_warm_up_then_fall_in_a_cosine_or
 
 
 # ------------------------------------------------------------------------------------------------ common.py: evaluation
-def test_the_probe_is_the_minimum_of_its_objective_and_neighbours_vote_and_agree_like_loops():
-    """The probe agrees with where LBFGS in float64 ends in the coordinates of the features, which differ little here,
-    and never chooses on the test set."""
+def test_the_probe_is_its_objectives_minimum_neighbours_vote_and_agree_like_loops_and_a_selection_is_of_the_strongest():
+    """The probe agrees with LBFGS in float64 in the coordinates of the features, and never chooses on the test set."""
     y, y_test, mix = torch.arange(400) % 4, torch.arange(2000) % 4, 1 + 0.1 * torch.randn(20, 20)
     x, x_test = (3 * torch.eye(4, 20)[labels] + 2 * torch.randn(len(labels), 20) for labels in (y, y_test))
     a, b = (((part @ mix - (x @ mix).mean(0)) / (x @ mix).std(0)).double() for part in (x, x_test))
@@ -367,9 +366,14 @@ def test_the_probe_is_the_minimum_of_its_objective_and_neighbours_vote_and_agree
         near = [[j for j in (z @ z[i]).argsort(descending=True).tolist() if j != i][:k] for i in range(50)]
         assert ours[k] == pytest.approx(100 * np.mean([(y_test[near[i]] == y_test[i]).numpy() for i in range(50)]))
     assert common.precision_at(x[:4], y[:4]) == {1: 0, 3: 0, 5: None, 10: None}  # too few
+    e = torch.cat([F.one_hot(y, 4) * 3.0, 0.5 * torch.rand(400, 28)], 1)[:, torch.randperm(32)]  # four tell the class
+    weak = torch.where(e > 2, 0.01, e)  # here they are the weakest, which the training images decide
+    scores, of_weak = (common.feature_selection(train, y, weak, y, 1e-3) for train in (e, weak))
+    assert scores["p_at_10_top_4"] == 100 > max(scores["p_at_10_random_4"], of_weak["p_at_10_top_4"])
+    assert {*scores} == {f"{a}_{b}_{m}" for a in ("p_at_10", "lp1") for b in ("top", "random") for m in (4, 8, 16)}
 
 
-def test_interpretability_is_the_loop():
+def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_less_the_loss_with_it():
     n, K, C = 60, 12, 4
     e, y = torch.randn(n, K, dtype=torch.double) * (torch.rand(n, K) < 0.3), torch.arange(n) % C
     h, e[:, 3], e[5] = torch.randn(n, 5, dtype=torch.double), 0, 0  # a dead dimension, an empty sample
@@ -396,7 +400,13 @@ def test_interpretability_is_the_loop():
                             hoyer=np.mean((root - size) / (root - 1)), **{"dims_0.05": sum(act >= 0.05)},
                             corr=np.mean([abs(a @ b) for a, b in itertools.permutations(f, 2)]))
     assert {key: ours[key] for key in expected} == pytest.approx(expected, abs=1e-6)
-    assert [columns[key][3].isnan().item() for key in ("class", "cons", "adjusted", "entropy", "mono")] == [True] * 5
+    assert all(columns[key][3].isnan() for key in ("class", "cons", "adjusted", "entropy", "mono"))
+    for kind in nn.Identity(), F.relu, lambda z: F.one_hot(z.argmax(1), 8):
+        pair = [z := kind(torch.randn(50, 8)).double(), z + 0.05 * torch.randn(50, 8) * (z != 0)]
+        a, b = map(F.normalize, pair)
+        loss = lambda *keep: F.cross_entropy(a[:, keep] @ b[:, keep].T / 0.2, torch.arange(50)).item()
+        loop = [loss(*(j for j in range(8) if j != i)) - loss(*range(8)) for i in range(8)]
+        assert common.sepin(*(view.float() for view in pair)).tolist() == pytest.approx(loop, abs=1e-5)
 
 
 def test_consistency_of_random_images_is_a_count_and_metrics_of_rare_dead_and_collapsed_dimensions_have_values():
@@ -420,15 +430,6 @@ def test_consistency_of_random_images_is_a_count_and_metrics_of_rare_dead_and_co
     assert common.table("ncl", empty).splitlines()[2].count("–") == 9  # undefined or not measured
     assert common.health(torch.randn(2000, 64))["spread"] == pytest.approx(1, abs=0.02)
     assert common.health(torch.ones(100, 64))["spread"] < 1e-4 and common.health(torch.eye(4))["act"] == 0.25
-
-
-@pytest.mark.parametrize("kind", [nn.Identity(), F.relu, lambda z: F.one_hot(z.argmax(1), 8)])
-def test_sepin_is_the_loss_without_a_dimension_less_the_loss_with_it(kind):
-    pair = [z := kind(torch.randn(50, 8)).double(), z + 0.05 * torch.randn(50, 8) * (z != 0)]
-    a, b = map(F.normalize, pair)
-    loss = lambda *keep: F.cross_entropy(a[:, keep] @ b[:, keep].T / 0.2, torch.arange(50)).item()
-    loop = [loss(*(j for j in range(8) if j != i)) - loss(*range(8)) for i in range(8)]
-    assert common.sepin(*(view.float() for view in pair)).tolist() == pytest.approx(loop, abs=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------ losses of all methods
@@ -475,31 +476,29 @@ def test_every_loss_is_the_loop_of_its_equation_with_its_gradient_and_in_float32
 
 
 # --------------------------------------------------------------------------------------------------------------- ncl.py
-@pytest.mark.parametrize("loss", [functools.partial(simclr.nt_xent, temperature=0.2), simclr.spectral_loss])
-def test_theorem_1_cl_is_rotation_invariant_and_ncl_is_not(loss):
+def test_theorem_1_cl_is_rotation_invariant_and_ncl_is_not_but_a_non_negative_matrix_factorisation():
+    """[NCL]: a batch's loss estimates ‖Ā − F Gᵀ‖² − ‖Ā‖², Ā = P(x, x') / √(P(x) P(x')), F, G ≥ 0; of views G = F, of
+    images and their captions a factorisation of both at once."""
     z1, z2 = torch.randn(2, 20, 6, dtype=torch.double)
     Q, P = torch.linalg.qr(torch.randn(6, 6, dtype=torch.double))[0], torch.randperm(6)
-    assert loss(z1 @ Q, z2 @ Q).item() == pytest.approx(loss(z1, z2).item(), rel=1e-5)
     a, b = z1.relu(), z2.relu()  # what is left to NCL: permutations of the dimensions
-    assert abs(loss((a @ Q).relu(), (b @ Q).relu()) - loss(a, b)) > 0.05
-    assert loss(a[:, P], b[:, P]).item() == pytest.approx(loss(a, b).item(), rel=1e-5)
-
-
-@pytest.mark.parametrize("captions", [False, True])
-def test_spectral_ncl_is_a_non_negative_matrix_factorisation_and_of_captions_of_both_at_once(captions):
-    """[NCL]: a batch's loss estimates ‖Ā − F Gᵀ‖² − ‖Ā‖², Ā = P(x, x') / √(P(x) P(x')), F, G ≥ 0; of views G = F."""
+    for loss in functools.partial(simclr.nt_xent, temperature=0.2), simclr.spectral_loss:
+        assert loss(z1 @ Q, z2 @ Q).item() == pytest.approx(loss(z1, z2).item(), rel=1e-5)
+        assert abs(loss((a @ Q).relu(), (b @ Q).relu()) - loss(a, b)) > 0.05
+        assert loss(a[:, P], b[:, P]).item() == pytest.approx(loss(a, b).item(), rel=1e-5)
     joint, (f, g) = torch.rand(9, 9, dtype=torch.double), torch.randn(2, 9, 4, dtype=torch.double).relu()
-    joint, g = (joint / joint.sum(), g) if captions else ((joint + joint.T) / joint.sum() / 2, f)  # P(x, x')
-    p, q = joint.sum(1, keepdim=True), joint.sum(0)[:, None]
-    A, F_, G = joint / (p * q.T).sqrt(), p.sqrt() * f, q.sqrt() * g
-    distance = (A - F_ @ G.T).square().sum() - A.square().sum()
-    assert distance.item() == pytest.approx(((f @ g.T).square() * p * q.T - 2 * (f @ g.T) * joint).sum().item())
-    pairs = torch.multinomial(joint.flatten(), 200 * 500, replacement=True).view(200, 500)
-    estimates = torch.stack([simclr.spectral_loss(f[row // 9], g[row % 9]) for row in pairs])
-    assert abs(estimates.mean() - distance) < 5 * estimates.std() / math.sqrt(200)
+    for joint, g in (joint + joint.T, f), (joint, g):  # P(x, x') of views, of images and captions
+        joint = joint / joint.sum()
+        p, q = joint.sum(1, keepdim=True), joint.sum(0)[:, None]
+        A, F_, G = joint / (p * q.T).sqrt(), p.sqrt() * f, q.sqrt() * g
+        distance = (A - F_ @ G.T).square().sum() - A.square().sum()
+        assert distance.item() == pytest.approx(((f @ g.T).square() * p * q.T - 2 * (f @ g.T) * joint).sum().item())
+        pairs = torch.multinomial(joint.flatten(), 200 * 500, replacement=True).view(200, 500)
+        estimates = torch.stack([simclr.spectral_loss(f[row // 9], g[row % 9]) for row in pairs])
+        assert abs(estimates.mean() - distance) < 5 * estimates.std() / math.sqrt(200)
 
 
-def test_activations_are_their_formulas_and_rep_relu_has_the_gradient_of_gelu_finite_at_rows_of_zeros():
+def test_activations_are_their_formulas_topk_keeps_the_largest_and_rep_relu_has_the_gradient_of_gelu_finite_at_zeros():
     """The trap: rep_relu is 0 on a row of negatives but has a gradient, which eps = 1e-12 multiplies by 1e12."""
     z = torch.cat([-torch.rand(2, 6), torch.randn(998, 6)]).requires_grad_()
     formulas, normal = dict(rep_relu=F.relu, exp=torch.exp, none=nn.Identity()), torch.distributions.Normal(0, 1)
@@ -512,23 +511,13 @@ def test_activations_are_their_formulas_and_rep_relu_has_the_gradient_of_gelu_fi
     loss = simclr.nt_xent(*map(ncl.ACTIVATIONS["rep_relu"], (z[:8], z[:8].flip(0))), 0.2)
     gradient, = torch.autograd.grad(loss, z)
     assert loss.isfinite() and 0 < gradient[:2].abs().max() and gradient.abs().max() < 200
-
-
-def test_topk_keeps_the_largest_and_a_selection_what_is_most_active_on_the_training_images():
-    z = torch.rand(50, 9, requires_grad=True)
     kept = ncl.keep_topk(z, 3)
     assert torch.equal(kept, torch.where(z >= z.sort(1).values[:, -3:-2], z, 0))
-    assert torch.equal(torch.autograd.grad(kept.sum(), z)[0], (kept > 0).float())
-    y, order = torch.arange(200) % 4, torch.randperm(32)
-    e = torch.cat([F.one_hot(y, 4) * 3.0, 0.5 * torch.rand(200, 28)], 1)[:, order]  # four strong ones tell the class
-    weak = torch.where(e > 2, 0.01, e)  # here they are the weakest
-    scores, of_weak = (common.feature_selection(train, y, weak, y, 1e-3) for train in (e, weak))
-    assert scores["p_at_10_top_4"] == 100 > max(scores["p_at_10_random_4"], of_weak["p_at_10_top_4"])
-    assert {*scores} == {f"{a}_{b}_{m}" for a in ("p_at_10", "lp1") for b in ("top", "random") for m in (4, 8, 16)}
+    assert torch.equal(torch.autograd.grad(kept.sum(), z)[0], (kept != 0).float())
 
 
 # ---------------------------------------------------------------------------------------------------------- bayesncl.py
-def test_gates_are_thresholds_of_their_noise_and_the_identity_backward_and_kl_is_torchs():
+def test_gates_are_thresholds_of_their_noise_and_the_identity_backward_kl_is_torchs_and_the_cost_counts_the_gate():
     logits, w = torch.randn(4000, 8, requires_grad=True), torch.randn(4000, 8)
     m, alpha = bayesncl.gate(logits, "ste", temperature=2.0)  # backward dm/dα = 1, dα/dl = α(1 − α)/T
     assert torch.equal(m, (logits > 0).float()) and torch.allclose(alpha, 1 / (1 + torch.exp(-logits / 2)))
@@ -548,6 +537,10 @@ def test_gates_are_thresholds_of_their_noise_and_the_identity_backward_and_kl_is
     assert torch.allclose(ours, theirs, rtol=1e-5) and torch.allclose(*gradients, atol=1e-5)
     alpha = torch.tensor([[0.0, 1.0]], requires_grad=True)  # the extremes are finite
     assert torch.autograd.grad(bayesncl.bernoulli_kl(alpha, 0.8), alpha)[0].isfinite().all()
+    small, large = (benchmark.cost(bayesncl.PRESETS[name]) for name in ("cifar100", "imagenet100"))
+    weights, biases = 512 * 2048 + 2048 * 256, 2048 + 256
+    assert [small[key] - small[key + "_ncl"] for key in ("flops", "params")] == [2 * weights, weights + biases]
+    assert [round((c["flops"] - c["flops_ncl"]) / 1e9, 3) for c in (small, large)] == [0.003, 0.084]  # the paper's
 
 
 @pytest.mark.parametrize("detach", [True, False])
@@ -1029,13 +1022,6 @@ def test_sprites_are_tiles_that_phones_take(n, height, width):
     g, sheets = look.sprites(images)
     assert g["W"] % 16 == g["H"] % 16 == 0 and g["w"] <= 64 >= g["h"] and len(sheets) == 1 + (n > 700)
     assert (tiles(g, sheets)[:n, 0, g["h"] // 2, g["w"] // 2] - images[:, 0, 0, 0]).abs().max() < 4
-
-
-def test_cost_counts_the_gate():
-    small, large = (benchmark.cost(bayesncl.PRESETS[name]) for name in ("cifar100", "imagenet100"))
-    weights, biases = 512 * 2048 + 2048 * 256, 2048 + 256
-    assert [small[key] - small[key + "_ncl"] for key in ("flops", "params")] == [2 * weights, weights + biases]
-    assert [round((c["flops"] - c["flops_ncl"]) / 1e9, 3) for c in (small, large)] == [0.003, 0.084]  # the paper's
 
 
 # -------------------------------------------------------------------------------- the programs, as their users run them
