@@ -561,7 +561,7 @@ def test_nothing_of_the_gate_reaches_the_backbone_unless_it_is_asked_for_and_gat
 
 
 # ----------------------------------------------------------------------------------------------------- nce.py, mmncl.py
-def test_nce_without_projector_is_cross_entropy_unless_weights_are_non_negative_too():
+def test_nce_without_projector_is_cross_entropy_unless_weights_are_non_negative_and_captions_are_bags_of_words():
     """What the last layer of a ResNet gives, a mean of a ReLU, is not negative as it is."""
     backbone, classifier, x = common.resnet("resnet8", 16)[0], nn.Linear(64, 5, bias=False), torch.randn(8, 3, 16, 16)
     model = lambda *how: nce.NCE(backbone, nn.Identity(), classifier, *how)(x)[1:]
@@ -569,15 +569,11 @@ def test_nce_without_projector_is_cross_entropy_unless_weights_are_non_negative_
     assert torch.equal(f, f_plus) and torch.equal(scores, same) and f.min() >= 0
     assert torch.allclose(other, f @ classifier.weight.relu().T, atol=1e-6) and not torch.allclose(other, same)
     assert [nce.accuracy(s, scores.argmax(1)) for s in (scores, -scores)] == [dict(top1=n, top5=100) for n in (100, 0)]
-
-
-def test_captions_are_bags_of_words_that_find_their_images():
     rows = mmncl.numbered(["A half-disc, left", "left half-disc", "!"])
     assert rows.shape == (3, 3) and rows[0, 1:].tolist() == rows[1, :2].tolist()[::-1] and rows[2].tolist() == [1, 0, 0]
     said = {*" ".join(shapes.draw(0, 500)["captions_test"]).replace(",", "").split()}
     assert len(mmncl.numbered([" ".join(said)]).unique()) == len(said) > 25  # no two share a vector
-    model = mmncl.MMNCL(None, None, nn.Identity(), 4, "none")
-    vector = model.text.weight
+    vector = (model := mmncl.MMNCL(None, None, nn.Identity(), 4, "none")).text.weight
     means = torch.stack([vector[rows[0]].mean(0), vector[rows[1, :2]].mean(0), vector[1]])
     assert torch.allclose(model.read(rows)[0], means)
     (v, t), caption = torch.randn(2, 30, 8), torch.arange(30) // 2  # every caption twice
@@ -633,20 +629,36 @@ def watched(s):
     return calls[-1][2], [args[3:] for args in calls]
 
 
-@pytest.mark.parametrize("d,beta,minus,plus", [(10, 0.1, 1, 1), (10, 0.2, 1, 1), (10, 0.3, 2, 1), (100, 0.14, 8, 7)])
-def test_sparse_data_are_the_papers(d, beta, minus, plus):
-    """Pr .1 and .2 give the authors the same data at d = 10; 100 · .14 is 14.000000000000002, with the ceiling 15."""
-    draw = lambda kind: sc.latents(kind, 20_000, d, beta, sc.generator(0, 0))
-    assert all(((draw("authors") == v).sum(0) == n).all() for v, n in ((-1, minus), (1, plus), (0, d - minus - plus)))
-    assert (draw("exact").abs().sum(0) == minus + plus).all() and draw("exact").mean().abs() < 0.01
-    assert (draw("onehot").abs().sum(0) == 1).all() and draw("onehot").mean().abs() < 0.01
-    assert (draw("onehot-plus").sum(0) == 1).all() and draw("onehot-plus").min() == 0
-    for kind, sign in (("iid", 0), ("zero-one", 1)):
-        z, some = draw(kind), 1 - (1 - beta)**d  # the probability that not all entries are 0
-        assert z.abs().amax(0).min() == 1 and z.abs().mean().item() == pytest.approx(beta / some, rel=0.03)
-        assert z.mean().item() == pytest.approx(sign * beta / some, abs=0.005)
-    M, z, x = sc.sample(landscape(n=4000, p=100, d=d), 3, beta, 0.15)
-    assert torch.allclose(M.T @ M, torch.eye(d), atol=1e-5) and abs((x - M @ z).std() - 0.15) < 1e-3
+def test_sparse_data_and_settings_are_the_papers():
+    """Pr .1 and .2 give the authors the same data at d = 10; 100 · .14 is 14.000000000000002, with the ceiling 15. And
+    --paper against the numbers of Section 4.2, the captions and Table 1."""
+    for d, beta, minus, plus in (10, 0.1, 1, 1), (10, 0.2, 1, 1), (10, 0.3, 2, 1), (100, 0.14, 8, 7):
+        draw = lambda kind: sc.latents(kind, 20_000, d, beta, sc.generator(0, 0))
+        counts = {-1: minus, 1: plus, 0: d - minus - plus}
+        assert all(((draw("authors") == value).sum(0) == n).all() for value, n in counts.items())
+        for kind, active in ("exact", minus + plus), ("onehot", 1):
+            assert (draw(kind).abs().sum(0) == active).all() and draw(kind).mean().abs() < 0.01
+        assert (draw("onehot-plus").sum(0) == 1).all() and draw("onehot-plus").min() == 0
+        for kind, sign in (("iid", 0), ("zero-one", 1)):
+            z, some = draw(kind), 1 - (1 - beta)**d  # the probability that not all entries are 0
+            assert z.abs().amax(0).min() == 1 and z.abs().mean().item() == pytest.approx(beta / some, rel=0.03)
+            assert z.mean().item() == pytest.approx(sign * beta / some, abs=0.005)
+        M, z, x = sc.sample(landscape(n=4000, p=100, d=d), 3, beta, 0.15)
+        assert torch.allclose(M.T @ M, torch.eye(d), atol=1e-5) and abs((x - M @ z).std() - 0.15) < 1e-3
+    paper = lambda name: [sc.setting(factors, {}, paper=True) for _, factors, _ in sc.EXPERIMENTS[name]]
+    for name, s in [(name, s) for name in ("table1", *(f"fig{i}" for i in range(1, 8))) for s in paper(name)]:
+        assert (s.n, s.batch_size, s.lr, s.epochs, s.keep, s.bias, s.seeds) == (1000, 512, [0.025], 8000, [0.5], 0, 5)
+        assert (s.masks, s.similarity, s.temperature) == ("independent", "cosine", [0.2])
+        assert (s.p, s.d, s.m) == ((20, 20, 20) if name == "fig7" else (50, 10, 50))
+        assert s.noise[0] == pytest.approx(0.1517 if s.d == 10 else 0.0865, abs=1e-4)
+        assert (s.batch_norm == "no") == (s.latents == "onehot-plus") == (name == "fig1")
+        assert s.lr[0] * s.epochs * s.steps == sc.BUDGET[s.method] == (400 if s.method == "simsiam" else 200)
+        assert s.sparsity == ([0.1, 0.3] if name in ("table1", "fig2", "fig3") else [0.1])
+    assert [(s.head, s.activation) for s in paper("table1")] == [
+        ("linear", "srelu"), ("linear", "authors"), ("linear", "srelu"), ("mlp", "authors")]
+    assert [(s.head, s.warm) for i in (4, 5, 6, 7) for s in paper(f"fig{i}")[:1]] == [
+        ("none", [1]), ("linear", [1]), ("linear", [None]), ("none", [1, 1.25, 1.5, 2])]
+    assert 10 in sc.train(landscape(lr=5.0, epochs=12), records=2)[1]["epoch"]  # where lr × steps is 200
 
 
 @pytest.mark.parametrize("keep", [0.2, 0.5, 1.0])
@@ -733,46 +745,26 @@ def test_training_is_the_plain_algorithm(factors):
         assert torch.allclose(ours, p, atol=1e-5) and (p.shape[2] == 1 or not torch.allclose(p, before, atol=1e-3))
 
 
-@pytest.mark.parametrize("method,head", [("simclr", "linear"), ("simsiam", "mlp"), ("noncl", "linear")])
-def test_a_replica_trains_the_same_alone_and_among_others(method, head):
-    factors = dict(method=method, head=head, batch_norm="affine")
-    replicas, curves = sc.train(landscape(**factors, seeds=3, sparsity=[0.1, 0.3], lr=[0.1, 0.3], keep=[0.5, 0.8]))
-    assert len(replicas) == 24 and curves["min"].shape == (3, 24) and curves["epoch"].tolist() == [0, 1, 2]
-    wanted = dict(sparsity=0.3, lr=0.3, keep=0.8)
-    i = next(i for i, r in enumerate(replicas) if (wanted | {"seed": 2}).items() <= r.items())
-    for name, alone in sc.train(landscape(**factors, seeds=2, **wanted))[1].items():
-        assert name == "epoch" or np.allclose(curves[name][:, i], alone[:, 1], atol=1e-5, equal_nan=True), name
-
-
-def test_every_factor_changes_the_run():
-    base = dict(method="noncl", head="linear", warm=1.0, latents="iid", sparsity=0.2, d=5)
+def test_a_replica_trains_the_same_alone_and_among_others_and_every_factor_changes_the_run():
+    for method, head in ("simclr", "linear"), ("simsiam", "mlp"), ("noncl", "linear"):
+        factors = dict(method=method, head=head, batch_norm="affine")
+        replicas, curves = sc.train(landscape(**factors, seeds=3, sparsity=[0.1, 0.3], lr=[0.1, 0.3], keep=[0.5, 0.8]))
+        assert len(replicas) == 24 and curves["min"].shape == (3, 24) and curves["epoch"].tolist() == [0, 1, 2]
+        wanted = dict(sparsity=0.3, lr=0.3, keep=0.8)
+        i = [replica == replica | wanted | {"seed": 2} for replica in replicas].index(True)
+        for name, alone in sc.train(landscape(**factors, seeds=2, **wanted))[1].items():
+            assert name == "epoch" or np.allclose(curves[name][:, i], alone[:, 1], atol=1e-5, equal_nan=True), name
     other = dict(method="simclr", head="none", similarity="product", layers=2, batch_norm="affine", bias=0.5, seeds=2,
                  activation="authors", train_bias="no", normalise="rows", warm=2.0, warm_columns="aligned", epochs=3,
                  latents="authors", sparsity=0.5, masks="dependent", keep=0.9, noise=1.0, lr=0.5,
-                 batch_size=8, n=80, p=14, d=4, m=9)
-    assert set(other) | {"temperature"} == set(sc.FACTORS)
+                 batch_size=8, n=80, p=14, d=4, m=9, temperature=0.5)
+    assert {*other} == {*sc.FACTORS}
+    base = dict(method="noncl", head="linear", warm=1.0, latents="iid", sparsity=0.2, d=5)
     run = lambda **more: [sc.train(landscape(**base | more))[1][key] for key in ("loss", "min")]
     same = lambda a, b: all(u.shape == v.shape and abs(u[-1] - v[-1]).max() < 1e-6 for u, v in zip(a, b))
-    assert [name for name, value in other.items() if same(run(**{name: value}), run())] == []
-    assert not same(run(method="simclr", temperature=0.5), run(method="simclr"))
-
-
-def test_paper_setting_is_the_papers():
-    """--paper against the numbers of Section 4.2, the captions and Table 1."""
-    paper = lambda name: [sc.setting(factors, {}, paper=True) for _, factors, _ in sc.EXPERIMENTS[name]]
-    for name, s in [(name, s) for name in ("table1", *(f"fig{i}" for i in range(1, 8))) for s in paper(name)]:
-        assert (s.n, s.batch_size, s.lr, s.epochs, s.keep, s.bias, s.seeds) == (1000, 512, [0.025], 8000, [0.5], 0, 5)
-        assert (s.masks, s.similarity, s.temperature) == ("independent", "cosine", [0.2])
-        assert (s.p, s.d, s.m) == ((20, 20, 20) if name == "fig7" else (50, 10, 50))
-        assert s.noise[0] == pytest.approx(0.1517 if s.d == 10 else 0.0865, abs=1e-4)
-        assert (s.batch_norm == "no") == (s.latents == "onehot-plus") == (name == "fig1")
-        assert s.lr[0] * s.epochs * s.steps == sc.BUDGET[s.method] == (400 if s.method == "simsiam" else 200)
-        assert s.sparsity == ([0.1, 0.3] if name in ("table1", "fig2", "fig3") else [0.1])
-    assert [(s.head, s.activation) for s in paper("table1")] == [
-        ("linear", "srelu"), ("linear", "authors"), ("linear", "srelu"), ("mlp", "authors")]
-    assert [(s.head, s.warm) for i in (4, 5, 6, 7) for s in paper(f"fig{i}")[:1]] == [
-        ("none", [1]), ("linear", [1]), ("linear", [None]), ("none", [1, 1.25, 1.5, 2])]
-    assert 10 in sc.train(landscape(lr=5.0, epochs=12), records=2)[1]["epoch"]  # where lr × steps is 200
+    for name, value in other.items():
+        of = dict(method="simclr") if name == "temperature" else {}
+        assert not same(run(**of | {name: value}), run(**of)), name
 
 
 def test_landscape_results_are_complete_and_a_killed_run_ends_like_an_uninterrupted_one(tmp_path, capsys):
@@ -890,17 +882,27 @@ def test_decoding_skips_the_unreadable_survives_interruptions_to_torchvisions_pi
         assert torch.equal(x, torch.stack(expected)) and y.tolist() == theirs.targets
 
 
-def fake_run(root, name, method="simclr", **config):
+def leave(folder, **numbers):
+    """The files of a run; without numbers those of one that was interrupted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text('{"method": "ncl", "dataset": "mine", "data_root": "."}')
+    (folder / "dimensions.csv").write_text("dimension,act,cons\n0,0.5,0.2\n1,0.1,0.8\n")
+    z = np.float16([[1, 0, 0], [1, 2, 0]] * 2)
+    np.savez(folder / "embeddings.npz", h=z, z=z, y=[0, 1, 1, 1])
+    last = json.dumps({"event": "final", "epochs": 1} | numbers) + "\n" if numbers else ""
+    (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "open": 0.25}) + "\n" + last)
+
+
+def fake_run(root):
     """What a run leaves, of 40 dark and 40 bright images; nothing was trained."""
     x, y = torch.randint(0, 40, (80, 16, 16, 3), dtype=torch.uint8), torch.arange(80) % 2
     x[y == 1] += 180
     np.savez(root / "toy.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
-    (folder := root / name).mkdir()
-    config |= dict(method=method, dataset="toy", data_root=str(root), limit=None, arch="resnet8", image_size=16)
+    leave(folder := root / "run", spread=0.9)
+    config = dict(method="simclr", dataset="toy", data_root=str(root), limit=None, arch="resnet8", image_size=16)
     (folder / "config.json").write_text(json.dumps(config | dict(min_scale=0.2, crop="bilinear")))
     torch.save(common.resnet("resnet8", 16)[0].state_dict(), folder / "backbone.pt")
     np.savez(folder / "embeddings.npz", h=torch.randn(40, 8).half(), z=torch.rand(40, 6).half(), y=y[40:])
-    (folder / "metrics.jsonl").write_text('{"epoch": 1, "spread": 0.9}\n{"event": "final", "epochs": 1}\n')
     return folder
 
 
@@ -909,7 +911,7 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
     chosen, same, other, few = (finetune.balanced_subset(y, *of) for of in ((0.1, 3), (0.1, 3), (0.1, 4), (1e-6, 3)))
     assert torch.bincount(y[chosen]).tolist() == [25] * 4 and len(chosen.unique()) == 100
     assert torch.equal(chosen, same) and not torch.equal(chosen, other) and len(few) == 4  # one of every class
-    path = (folder := fake_run(tmp_path, "run")) / "backbone.pt"
+    path = (folder := fake_run(tmp_path)) / "backbone.pt"
     before = path.read_bytes()
     scores = [(50, 9), (60, 9), (70, 9), (60, 9), (50, 9), (80, 9), mock.DEFAULT, mock.DEFAULT]  # the last two: true
     with mock.patch.object(finetune, "finetune", wraps=finetune.finetune) as train, \
@@ -941,35 +943,6 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
         assert re.search("is not .* run", refused(program, tmp_path))
 
 
-def test_corruptions_are_their_definitions_and_grow_with_severity():
-    x = common.gaussian_blur(torch.rand(20, 3, 32, 32), torch.full((20,), 2.0))  # images, not noise
-    x, corrupted = ((x - x.amin()) / (x.amax() - x.amin()) * 255).byte(), robustness.corrupted
-    for kind in robustness.CORRUPTIONS:
-        images = [corrupted(x, kind, severity).float() for severity in range(1, 6)]
-        change = [(image - x).abs().mean().item() for image in images]
-        assert change == sorted(change) and 0.2 < change[0] < change[4] and images[0].shape == x.shape, kind
-    assert abs((corrupted(torch.full_like(x, 128), "noise", 3) / 255).std() - 0.08) < 0.002
-    hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in (x[0] / 255).flatten(1).T.tolist()]
-    bright = [colorsys.hsv_to_rgb(h, s, min(1, v + 0.2)) for h, s, v in hsv]
-    assert np.allclose(robustness.brighten(x[:1] / 255, 0.2)[0].flatten(1).T, bright, atol=1e-5)
-    assert (corrupted(x, "contrast", 5).float().std((2, 3)) / x.float().std((2, 3)) - 0.15).abs().max() < 0.02
-    assert corrupted(x, "pixelation", 5)[0, 0].diff(dim=1).eq(0).float().mean() > 0.25  # 20 columns of 31
-
-
-def test_every_kind_of_run_has_its_pictures(tmp_path):
-    pytest.importorskip("matplotlib")
-    methods = dict(none="sparsehead", linear="sparsehead", simsiam="simsiam")
-    folders = [fake_run(tmp_path, name, method, head=name) for name, method in methods.items()]
-    (landscape := tmp_path / "landscape").mkdir()
-    curves = {"lr_times_steps": np.arange(4.0), "min": np.ones((4, 3)), "loss": np.ones((4, 3))}
-    np.savez(landscape / "curves.npz", **{f"budget/SimCLR, lr 1/{key}": curve for key, curve in curves.items()})
-    look.main([*map(str, folders), str(landscape)])
-    every = {"top_images", "active_images", "dimensions"}
-    drawn = [{path.stem for path in folder.glob("*.png")} for folder in (*folders, landscape)]
-    assert drawn == [every | {"spectra"}, every, every | {"collapse"}, {"budget"}]
-    assert all((folder / "look.html").exists() and (folder / "dimensions.csv").exists() for folder in folders)
-
-
 def tiles(g, sheets):
     """The images (N, 3, h, w) in a page's sprites of geometry g."""
     sheets = [TF.pil_to_tensor(Image.open(io.BytesIO(base64.b64decode(sheet)))) for sheet in sheets]
@@ -979,7 +952,7 @@ def tiles(g, sheets):
 
 
 def test_a_page_has_what_loops_find_in_the_run(tmp_path):
-    folder = fake_run(tmp_path, "run")
+    folder = fake_run(tmp_path)
     for name in ("<script>alert(1)", "cat"):  # folders of the data set
         (tmp_path / "toy" / "train" / name).mkdir(parents=True)
     z = torch.rand(40, 6) * (torch.rand(40, 6) < torch.tensor([0, 0.05, 0.2, 0.4, 0.6, 1]))
@@ -1014,14 +987,6 @@ def test_a_page_has_what_loops_find_in_the_run(tmp_path):
     assert max(many[88:]) < 900 and len({*many[88:]}) == 40 and np.mean(many[88:]) > 300
     images = tiles(meta["tile"], re.findall('class="sheet">(.*?)</script>', pages[0]))[:40]
     assert (images - common.load_data("toy", tmp_path).x_test).abs().mean() < 9
-
-
-@pytest.mark.parametrize("n,height,width", [(700, 96, 64), (16_000, 17, 20), (700, 224, 224)])
-def test_sprites_are_tiles_that_phones_take(n, height, width):
-    images = (torch.arange(n) % 250).byte().view(-1, 1, 1, 1).expand(-1, 3, height, width)
-    g, sheets = look.sprites(images)
-    assert g["W"] % 16 == g["H"] % 16 == 0 and g["w"] <= 64 >= g["h"] and len(sheets) == 1 + (n > 700)
-    assert (tiles(g, sheets)[:n, 0, g["h"] // 2, g["w"] // 2] - images[:, 0, 0, 0]).abs().max() < 4
 
 
 # -------------------------------------------------------------------------------- the programs, as their users run them
@@ -1074,7 +1039,19 @@ def test_a_run_leaves_its_record_and_evaluation_gives_it_again_and_changes_no_we
     assert lines(tmp_path / "few")[0]["p_at_10"] is None and lines(tmp_path / "few")[0]["p_at_5"] >= 0
 
 
-def test_a_tool_asks_any_run_about_shifted_images_and_dimensions_are_named(whole, tmp_path):
+def test_corruptions_are_their_definitions_and_grow_with_severity_and_a_tool_asks_any_run_about_them(whole, tmp_path):
+    x = common.gaussian_blur(torch.rand(20, 3, 32, 32), torch.full((20,), 2.0))  # images, not noise
+    x, corrupted = ((x - x.amin()) / (x.amax() - x.amin()) * 255).byte(), robustness.corrupted
+    for kind in robustness.CORRUPTIONS:
+        images = [corrupted(x, kind, severity).float() for severity in range(1, 6)]
+        change = [(image - x).abs().mean().item() for image in images]
+        assert change == sorted(change) and 0.2 < change[0] < change[4] and images[0].shape == x.shape, kind
+    assert abs((corrupted(torch.full_like(x, 128), "noise", 3) / 255).std() - 0.08) < 0.002
+    hsv = [colorsys.rgb_to_hsv(*pixel) for pixel in (x[0] / 255).flatten(1).T.tolist()]
+    bright = [colorsys.hsv_to_rgb(h, s, min(1, v + 0.2)) for h, s, v in hsv]
+    assert np.allclose(robustness.brighten(x[:1] / 255, 0.2)[0].flatten(1).T, bright, atol=1e-5)
+    assert (corrupted(x, "contrast", 5).float().std((2, 3)) / x.float().std((2, 3)) - 0.15).abs().max() < 0.02
+    assert corrupted(x, "pixelation", 5)[0, 0].diff(dim=1).eq(0).float().mean() > 0.25  # 20 columns of 31
     inside("robustness.py", *(whole / method for method in METHODS))
     for method in METHODS:
         found, last = json.loads((whole / method / "robustness.json").read_text()), lines(whole / method)[-1]
@@ -1085,6 +1062,9 @@ def test_a_tool_asks_any_run_about_shifted_images_and_dimensions_are_named(whole
     config.write_text(config.read_text().replace('"head_out": 256', '"head_out": 8'))
     assert "cannot be rebuilt" in refused("robustness.py", config.parent)
     assert "is not a run" in refused("robustness.py", tmp_path)
+
+
+def test_dimensions_are_named_and_every_kind_of_run_has_its_page_pictures_and_tiles_for_phones(whole, tmp_path):
     assert "no text.npz of a run of mmncl.py" in refused("words.py", whole / "ncl")
     y, names = torch.tensor([0, 0, 1, 1, 2, 3]), {"": ["red star", "ring", "plus", "night"]}
     of = lambda said: words.nameable(torch.eye(4)[y], said.split(), {"": y}, names)  # a dimension for each class
@@ -1094,10 +1074,24 @@ def test_a_tool_asks_any_run_about_shifted_images_and_dimensions_are_named(whole
     said, means = words.by_word(t, captions)
     loop = torch.stack([unit(t)[[word in caption for caption in captions]].mean(0) for word in said])
     assert said == [*"abcdef"] and torch.allclose(means, loop)
-    inside("words.py --classes", HERE / "assets/classes/shapes.txt", folder := whole / "mmncl")
-    inside("look.py", folder)
-    kept, page = json.loads((folder / "words.json").read_text()), (folder / "look.html").read_text()
+    inside("words.py --classes", HERE / "assets/classes/shapes.txt", whole / "mmncl")
+    (landscape := tmp_path / "landscape").mkdir()
+    curves = {"lr_times_steps": np.arange(4.0), "min": np.ones((4, 3)), "loss": np.ones((4, 3))}
+    np.savez(landscape / "curves.npz", **{f"budget/SimCLR, lr 1/{key}": curve for key, curve in curves.items()})
+    inside("look.py", *(runs := [whole / method for method in ("simclr", "sparsehead", "simsiam", "mmncl")]), landscape)
+    assert all((folder / "look.html").exists() and (folder / "dimensions.csv").exists() for folder in runs)
+    kept, page = json.loads((whole / "mmncl/words.json").read_text()), (whole / "mmncl/look.html").read_text()
     assert len(kept["words"]) == 256 and 0 <= kept["nameable"] <= 100 and kept["words"][0][0][0] in page
+    for n, height, width in (700, 96, 64), (16_000, 17, 20), (700, 224, 224):
+        images = (torch.arange(n) % 250).byte().view(-1, 1, 1, 1).expand(-1, 3, height, width)
+        g, sheets = look.sprites(images)
+        assert g["W"] % 16 == g["H"] % 16 == 0 and g["w"] <= 64 >= g["h"] and len(sheets) == 1 + (n > 700)
+        assert (tiles(g, sheets)[:n, 0, g["h"] // 2, g["w"] // 2] - images[:, 0, 0, 0]).abs().max() < 4
+    pytest.importorskip("matplotlib")
+    more = dict(simclr={"spectra", "selection"}, simsiam={"collapse"}, landscape={"budget"})
+    for folder in *runs, landscape:
+        every = {"top_images", "active_images", "dimensions"} if folder in runs else set()
+        assert {path.stem for path in folder.glob("*.png")} == every | more.get(folder.name, set()), folder
 
 
 @pytest.mark.parametrize("command", [
@@ -1216,18 +1210,7 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tm
     assert lines(run)[:10] == lines(one)[:10] and [line.get("epoch") for line in lines(run)[10:]] == [11, None]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_after_its_last_whole_epoch(tiny, tmp_path, monkeypatch, capsys):
-    two_views, factors = common.two_views, iter([1] * 5 + [np.nan] * 3)  # a step each; 4 an epoch
-    monkeypatch.setattr(common, "two_views", lambda x, *a, **k: torch.stack(two_views(x, *a, **k)) * next(factors))
-    with pytest.raises(SystemExit) as stop:
-        inside(f"ncl.py {tiny} --out", tmp_path)
-    out, error = capsys.readouterr()
-    assert stop.value.code == 3 and "epoch 2: the loss is not finite; the last checkpoint stays" in error
-    assert common.load_checkpoint(tmp_path / "checkpoint.pt")["epochs"] == len(lines(tmp_path)) == 1
-    assert re.search(r"^epoch 1/3  \d+ s left  \d+ images/s  loss [\d.]+  spread [\d.]+  act [\d.]+$", out, re.M)
-
-
-def test_damaged_files_load_unharmed_or_are_refused_and_a_full_disk_leaves_the_old_file(whole, tmp_path):
+def test_damage_a_full_disk_and_an_infinite_loss_leave_what_was_there(whole, tiny, tmp_path, monkeypatch, capsys):
     archive, folder, checkpoint = (tmp_path / name for name in ("archive.npz", "mapped", "checkpoint.pt"))
     np.savez(archive, **ARRAYS)
     zipfile.ZipFile(archive).extractall(folder)
@@ -1249,6 +1232,14 @@ def test_damaged_files_load_unharmed_or_are_refused_and_a_full_disk_leaves_the_o
     with pytest.raises(common.BadInput, match="disk full"), common.replacing(checkpoint) as file:
         torch.save(torch.zeros(100_000), file)
     assert checkpoint.read_bytes() == good and {*tmp_path.iterdir()} == {archive, folder, checkpoint}
+    two_views, factors = common.two_views, iter([1] * 5 + [np.nan] * 3)  # a step each; 4 an epoch
+    monkeypatch.setattr(common, "two_views", lambda x, *a, **k: torch.stack(two_views(x, *a, **k)) * next(factors))
+    with pytest.raises(SystemExit) as stop:
+        inside(f"ncl.py {tiny} --out", run := tmp_path / "run")
+    out, error = capsys.readouterr()
+    assert stop.value.code == 3 and "epoch 2: the loss is not finite; the last checkpoint stays" in error
+    assert common.load_checkpoint(run / "checkpoint.pt")["epochs"] == len(lines(run)) == 1
+    assert re.search(r"^epoch 1/3  \d+ s left  \d+ images/s  loss [\d.]+  spread [\d.]+  act [\d.]+$", out, re.M)
 
 
 # ------------------------------------------------------------------------------------- fast: no waiting, many processes
@@ -1364,18 +1355,8 @@ def test_no_file_class_function_line_or_difference_is_too_long_and_methods_say_t
         assert 0 < sum(line[0] in "<>" for line in changes) <= limit, (a, b)
 
 
-def test_method_files_import_common_alone_and_read_every_flag():
-    ours = {Path(name).stem for name in PYTHON}
-    assert {getattr(module, "EPS", 1e-2) for module in METHODS.values()} == {1e-2}
-    for method, module in METHODS.items():
-        text, flags = PYTHON[f"{method}.py"], {action.dest for action in module.parser()._actions} - {"help"}
-        assert ours & {*re.findall(r"^ *(?:from|import) (\w+)", text, re.M)} == {"common"}, method
-        read = re.findall(r'\bargs\.(\w+)|known(?:\[|\.get\()"(\w+)"', text + PYTHON["common.py"])
-        assert flags <= {name for names in read for name in names}, method
-
-
 # ------------------------------------------------------------------------------------------ the records and their pages
-def test_the_pages_quote_the_records_and_their_links_lead_somewhere():
+def test_records_have_settings_and_numbers_reach_the_gates_and_are_on_the_pages_whose_links_lead_somewhere():
     for path in report.PAGES:
         page = path.read_text()
         assert report.with_tables(page) == page, f"python tools/report.py puts the records into {path}"
@@ -1384,11 +1365,7 @@ def test_the_pages_quote_the_records_and_their_links_lead_somewhere():
         anchors = {re.sub(r"[^\w -]", "", head).replace(" ", "-") for head in heads}
         for link in re.findall(r"\]\((?!http)([^()]+)\)", page):
             assert link[1:] in anchors if link[0] == "#" else (path.parent / link.partition("#")[0]).exists(), link
-
-
-def test_every_record_has_its_settings_and_its_numbers_reaches_the_gates_and_is_on_the_page():
-    page = (report.RESULTS / "README.md").read_text()
-    for folder in filter(Path.is_dir, report.RESULTS.iterdir()):
+    for folder in filter(Path.is_dir, report.RESULTS.iterdir()):  # the last page is that of results/
         settings, results = json.loads((folder / "config.json").read_text()), folder / "results.json"
         assert {"hardware", "torch", "date"} <= {*settings} and settings.get("data_root", "data") == "data", folder
         assert f"| [{re.sub('-seed[0-9]$', '', folder.name)}](" in page, folder
@@ -1398,46 +1375,44 @@ def test_every_record_has_its_settings_and_its_numbers_reaches_the_gates_and_is_
     assert not re.search(r"\| *–? *\|", page), "every cell says something"
 
 
-def test_documented_commands_parse_and_readme_shows_what_its_first_command_printed(monkeypatch):
-    readme, *others = [path.read_text() for path in (HERE / "README.md", *HERE.glob("*.py"), *HERE.glob("tools/*.py"))]
-    commands = re.findall(r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$", "\n".join([readme, *others]), re.M)
-    parse = argparse.ArgumentParser.parse_args
+def test_commands_of_documents_and_studies_parse_and_methods_import_common_alone_and_read_every_flag(monkeypatch):
+    readme, parse = (HERE / "README.md").read_text(), argparse.ArgumentParser.parse_args
+    documents, call = "\n".join([readme, *PYTHON.values()]), r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$"
+    commands = [shlex.split(command, comments=True) for command in re.findall(call, documents, re.M)]
+    assert len(commands) > 60
+    for name in study.STUDIES:
+        studied = sum(study.commands(name, None, None, "--checkpoint-every 50").values(), [])
+        commands += [[script, *["runs/run"] * ("/" in script), *argv] for script, *argv in studied]  # tools: of a run
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *args: parse(*args) and next(iter(())))
-    for name, *argv in (shlex.split(command, comments=True) for command in commands):
+    for name, *argv in commands:
         monkeypatch.setattr(sys, "argv", [name, *argv])
         module = importlib.import_module(Path(name).stem)
         with pytest.raises(StopIteration):  # when all is parsed
             module.parser().parse_args() if hasattr(module, "parser") else module.main()
-    assert len(commands) > 60
     assert common.table("bayesncl", lines(HERE / "results" / "shapes-bayesncl-seed1-two-threads")[-1]) in readme
+    ours = {Path(name).stem for name in PYTHON}
+    assert {getattr(module, "EPS", 1e-2) for module in METHODS.values()} == {1e-2}
+    for method, module in METHODS.items():
+        text, flags = PYTHON[f"{method}.py"], {action.dest for action in module.parser()._actions} - {"help"}
+        assert ours & {*re.findall(r"^ *(?:from|import) (\w+)", text, re.M)} == {"common"}, method
+        read = re.findall(r'\bargs\.(\w+)|known(?:\[|\.get\()"(\w+)"', text + PYTHON["common.py"])
+        assert flags <= {name for names in read for name in names}, method
 
 
-def leave(folder, **numbers):  # files of a run; without numbers of one that was interrupted
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text('{"method": "ncl", "dataset": "mine", "data_root": "."}')
-    (folder / "dimensions.csv").write_text("dimension,act,cons\n0,0.5,0.2\n1,0.1,0.8\n")
-    z = np.float16([[1, 0, 0], [1, 2, 0]] * 2)
-    np.savez(folder / "embeddings.npz", h=z, z=z, y=[0, 1, 1, 1])
-    last = json.dumps({"event": "final", "epochs": 1} | numbers) + "\n" if numbers else ""
-    (folder / "metrics.jsonl").write_text(json.dumps({"epoch": 1, "open": 0.25}) + "\n" + last)
-
-
-def test_a_cell_is_the_mean_and_the_standard_deviation_over_seeds(tmp_path, monkeypatch):
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
+def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(report, "RESULTS", tmp_path / "results"), monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
     for seed, lp1 in enumerate((1.0, 2.0, 6.0), 1):
-        leave(tmp_path / f"a-seed{seed}", lp1=lp1, act=None), leave(tmp_path / f"b-seed{seed}", lp1=1.0)
+        for row, numbers in dict(a=dict(lp1=lp1, act=None), b=dict(lp1=1.0)).items():
+            leave(tmp_path / "results" / f"{row}-seed{seed}", **numbers)
     assert report.image_cell("[A](a-seed1)", "{lp1:.1f} / {open:.0%}") == "3.0 ± 2.6 / 25 % ± 0 %"  # √(14 / 2)
     assert report.image_cell("[A](a-seed1) − [B](results/b-seed1)", "{lp1:.1f}") == "2.0 ± 2.6"
     assert report.image_cell("[A](a-seed1)", "{cons_weighted:.0f} {cons_0.01:.0f}", "3") == "30 50"
     assert report.image_cell("[A](a-seed1)", "{act:.1f}") is None
     table = "| x | LP@1 | seeds | note |\n|---|---|---|---|\n| [A](a-seed1) | {} | 1, 2 | by hand |\n| B | 7 | 1 | |\n"
     assert report.with_tables(table.format("?")) == table.format("1.5")
-    leave(tmp_path / "a-seed2")
+    leave(tmp_path / "results" / "a-seed2")
     assert "shows a-seed1, seeds on record, which" in refused(lambda: report.image_cell("[A](a-seed1)", "{lp1:d}"))
-
-
-def test_a_study_skips_what_is_recorded_and_goes_on_where_it_was_interrupted(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report, "RESULTS", tmp_path / "results"), monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
+    shutil.rmtree(tmp_path / "results")
     leave(tmp_path / "done", lp1=50.0), leave(tmp_path / "runs" / "b")  # b was interrupted
     method = tmp_path / "method.py"
     method.write_text("import shutil, sys\nflags = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
@@ -1461,10 +1436,3 @@ def test_a_study_skips_what_is_recorded_and_goes_on_where_it_was_interrupted(tmp
         study.record_all({"d": [[str(method)]]}, 1, "cpu", "data", time.monotonic() + 0.5)
     monkeypatch.setattr(study.subprocess, "Popen", lambda *_, **__: pytest.fail("it is recorded"))
     assert study.record_all({name: runs[name] for name in "ab"}, 2, "cpu", "data", math.inf) is True
-    parse = argparse.ArgumentParser.parse_args
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *args: parse(*args) and next(iter(())))
-    for name in study.STUDIES:  # and every command is one that its program takes
-        for script, *argv in sum(study.commands(name, None, None, "--checkpoint-every 50").values(), []):
-            program = importlib.import_module(Path(script).stem)
-            with pytest.raises(StopIteration):  # when all is parsed
-                program.parser().parse_args(argv) if "/" not in script else program.main(["runs/run", *argv])
