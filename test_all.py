@@ -68,6 +68,24 @@ nchw = lambda x: x.transpose(0, 3, 1, 2)
 is_arrays = lambda data: all(np.array_equal(vars(data)[k], nchw(a) if a.ndim == 4 else a) for k, a in ARRAYS.items())
 
 
+def test_the_built_in_images_are_the_same_bytes_everywhere_and_what_captions_say_and_shifts_shift_them():
+    images = [array for _, array in sorted(shapes.draw().items()) if array.dtype.kind != "U"]
+    assert hashlib.sha256(b"".join(array.tobytes() for array in images)).hexdigest().startswith("d8d275ca63090024")
+    shifts = {}, dict(frequencies=shapes.UNSEEN), dict(paired=0.9, turn=2)
+    plain, unseen, paired = scenes = [shapes.draw(0, 1000, **shift) for shift in shifts]
+    for scene in scenes:
+        for text, y, b in zip(*(scene[f"{key}_test"] for key in ("captions", "y", "background"))):
+            assert {*words.split(text)} & {*shapes.OBJECTS, *shapes.UNSEEN} == {shapes.OBJECTS[y], [*shapes.UNSEEN][b]}
+    assert {*unseen["background_test"]} == {5, 6} and np.array_equal(plain["y_test"], np.arange(1000) % 10)
+    assert 0.9 < np.mean(paired["background_test"] == (paired["y_test"] + 2) % 5) < 0.95  # 0.9, a fifth of what is left
+    for caption, half in ("top left", slice(0, 16)), ("bottom right", slice(16, 32)):
+        red = plain["x_test"].astype(int)[[caption in text for text in plain["captions_test"]]]
+        red = (red[:, 0] - red[:, 1:].max(1) > 25).mean(0)  # where objects are
+        assert red[half, half].mean() > 1.2 * red.mean()
+    for name, file in {"": shapes.OBJECTS, "-backgrounds": [*shapes.BACKGROUNDS]}.items():
+        assert (HERE / f"assets/classes/shapes{name}.txt").read_text().split() == file
+
+
 def test_every_form_of_arrays_loads_and_so_do_torchvisions_data_sets(tmp_path, monkeypatch):
     np.savez(tmp_path / "keras.npz", **ARRAYS)
     np.savez(tmp_path / "torch.npz", **ARRAYS | dict(x_train=nchw(X), x_test=nchw(X_TEST)))
@@ -115,24 +133,6 @@ def test_what_is_no_data_is_refused_in_one_line_that_says_why(tmp_path):
         file.writestr("x_train.npy", "hello")
     for name, message in {"text": "x_train is", "none": "no data set 'none'"}.items():
         assert message in refused(lambda: common.load_data(name, tmp_path))
-
-
-def test_the_built_in_images_are_the_same_bytes_everywhere_captions_say_what_is_drawn_and_shifts_shift_it():
-    images = [array for _, array in sorted(shapes.draw().items()) if array.dtype.kind != "U"]
-    assert hashlib.sha256(b"".join(array.tobytes() for array in images)).hexdigest().startswith("d8d275ca63090024")
-    shifts = {}, dict(frequencies=shapes.UNSEEN), dict(paired=0.9, turn=2)
-    plain, unseen, paired = scenes = [shapes.draw(0, 1000, **shift) for shift in shifts]
-    for scene in scenes:
-        for text, y, b in zip(*(scene[f"{key}_test"] for key in ("captions", "y", "background"))):
-            assert {*words.split(text)} & {*shapes.OBJECTS, *shapes.UNSEEN} == {shapes.OBJECTS[y], [*shapes.UNSEEN][b]}
-    assert {*unseen["background_test"]} == {5, 6} and np.array_equal(plain["y_test"], np.arange(1000) % 10)
-    assert 0.9 < np.mean(paired["background_test"] == (paired["y_test"] + 2) % 5) < 0.95  # 0.9, a fifth of what is left
-    for caption, half in ("top left", slice(0, 16)), ("bottom right", slice(16, 32)):
-        red = plain["x_test"].astype(int)[[caption in text for text in plain["captions_test"]]]
-        red = (red[:, 0] - red[:, 1:].max(1) > 25).mean(0)  # where objects are
-        assert red[half, half].mean() > 1.2 * red.mean()
-    for name, file in {"": shapes.OBJECTS, "-backgrounds": [*shapes.BACKGROUNDS]}.items():
-        assert (HERE / f"assets/classes/shapes{name}.txt").read_text().split() == file
 
 
 def test_a_limit_keeps_proportions_and_batches_are_a_seeded_pass_that_processes_share_and_a_thread_reads(monkeypatch):
@@ -197,26 +197,7 @@ def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, heigh
         assert 0.8 * reach < (factors - neutral).abs().max() <= reach
 
 
-@pytest.mark.parametrize("whole", [False, True])
-def test_colour_and_blur_come_at_their_rates_and_colour_in_every_order(monkeypatch, whole):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: whole)  # a GPU and compiled code: an order per image
-    x = torch.rand(2000, 3, 1, 1).mul(255).byte().expand(-1, -1, 8, 8)
-    for gray in (0.2, 0.6):
-        changed = (common.augment(x, 8, gray=gray, blur=0) - x / 255).abs().amax((1, 2, 3)) > 1e-3
-        assert abs(changed.float().mean() - (1 - (1 - gray) * 0.2)) < 0.05  # jittered with 0.8 or grey
-    x = torch.tensor([200, 255], dtype=torch.uint8).repeat(2000, 3, 16, 8)  # stripes
-    contrast = common.augment(x, 16, 0.999999, 0, blur=0.4)[:, 0, 8].std(1) / (55 / 510)
-    assert abs((contrast < 0.65).float().mean() - 0.4 * (2 - 0.48) / 1.9) < 0.04  # σ above 0.48 leaves less
-    operators = [lambda x, _: 2 * x, lambda x, _: x + 1, lambda x, _: 3 * x, lambda x, _: x + 5]
-    monkeypatch.setattr(common, "ADJUST", operators)
-    outcomes = {functools.reduce(lambda v, f: f(v, None), order, 1.0) for order in itertools.permutations(operators)}
-    found = common.augment(torch.full((1600, 3, 8, 8), 255, dtype=torch.uint8), 32, blur=0)[:, 0, 0, 0]
-    distance, order = (found[:, None] - torch.tensor([*outcomes])).abs().min(1)
-    assert distance.max() < 0.02 and len(order.unique()) >= (len(outcomes) if whole else 6)  # white's luma is 0.9999
-    assert whole or order.view(-1, 64).float().std(1).max() == 0  # a CPU draws one for 64 images
-
-
-def test_boxes_are_distributed_like_torchvisions_and_views_differ_per_image_and_without_randomness_are_the_image():
+def test_boxes_colour_and_blur_come_at_their_rates_in_every_order_and_without_randomness_views_are_the_image(monkeypatch):
     get = torchvision.transforms.RandomResizedCrop.get_params
     for height, width, scale in (32, 32, 0.08), (32, 50, 0.5), (32, 90, 0.5):
         top, left, h, w = boxes = common.random_boxes(4000, height, width, scale, "cpu")
@@ -239,6 +220,22 @@ def test_boxes_are_distributed_like_torchvisions_and_views_differ_per_image_and_
     square = lambda size: TF.resize(x[..., 10:50] / 255, [size, size], antialias=True)
     assert all((common.eval_view(x, size) - (square(size) - 0.5) / 0.25).abs().max() < 1e-5 for size in (32, 40))
     assert torch.equal(common.eval_view(x, 35), (x[..., 2:37, 12:47] / 255 - 0.5) / 0.25)  # as 224 of ImageNet's 256
+    operators = [lambda x, _: 2 * x, lambda x, _: x + 1, lambda x, _: 3 * x, lambda x, _: x + 5]
+    outcomes = {functools.reduce(lambda v, f: f(v, None), order, 1.0) for order in itertools.permutations(operators)}
+    for whole in (False, True):
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: whole)  # a GPU, compiled code: an order per image
+        x = torch.rand(2000, 3, 1, 1).mul(255).byte().expand(-1, -1, 8, 8)
+        for gray in (0.2, 0.6):
+            changed = (common.augment(x, 8, gray=gray, blur=0) - x / 255).abs().amax((1, 2, 3)) > 1e-3
+            assert abs(changed.float().mean() - (1 - (1 - gray) * 0.2)) < 0.05  # jittered with 0.8 or grey
+        x = torch.tensor([200, 255], dtype=torch.uint8).repeat(2000, 3, 16, 8)  # stripes
+        contrast = common.augment(x, 16, 0.999999, 0, blur=0.4)[:, 0, 8].std(1) / (55 / 510)
+        assert abs((contrast < 0.65).float().mean() - 0.4 * (2 - 0.48) / 1.9) < 0.04  # σ above 0.48 leaves less
+        with mock.patch.object(common, "ADJUST", operators):
+            found = common.augment(torch.full((1600, 3, 8, 8), 255, dtype=torch.uint8), 32, blur=0)[:, 0, 0, 0]
+        distance, order = (found[:, None] - torch.tensor([*outcomes])).abs().min(1)
+        assert distance.max() < 0.02 and len(order.unique()) >= (len(outcomes) if whole else 6)  # white's luma: 0.9999
+        assert whole or order.view(-1, 64).float().std(1).max() == 0  # a CPU draws one for 64 images
 
 
 # ---------------------------------------------------------------------------------- common.py: network and optimisation
@@ -475,10 +472,11 @@ def test_every_loss_is_the_loop_of_its_equation_with_its_gradient_and_in_float32
         assert torch.equal(ours(*(z.float() for z in inputs), **options), a) and a.dtype == torch.float32
 
 
-# --------------------------------------------------------------------------------------------------------------- ncl.py
-def test_theorem_1_cl_is_rotation_invariant_and_ncl_is_not_but_a_non_negative_matrix_factorisation():
+# -------------------------------------------------------------------------------- ncl.py, bayesncl.py, nce.py, mmncl.py
+def test_theorem_1_ncl_is_not_rotation_invariant_but_a_non_negative_matrix_factorisation_and_activations_are_formulas():
     """[NCL]: a batch's loss estimates ‖Ā − F Gᵀ‖² − ‖Ā‖², Ā = P(x, x') / √(P(x) P(x')), F, G ≥ 0; of views G = F, of
-    images and their captions a factorisation of both at once."""
+    images and their captions a factorisation of both at once. A trap: rep_relu is 0 on a row of negatives but has the
+    gradient of GELU, which eps = 1e-12 multiplies by 1e12."""
     z1, z2 = torch.randn(2, 20, 6, dtype=torch.double)
     Q, P = torch.linalg.qr(torch.randn(6, 6, dtype=torch.double))[0], torch.randperm(6)
     a, b = z1.relu(), z2.relu()  # what is left to NCL: permutations of the dimensions
@@ -496,10 +494,6 @@ def test_theorem_1_cl_is_rotation_invariant_and_ncl_is_not_but_a_non_negative_ma
         pairs = torch.multinomial(joint.flatten(), 200 * 500, replacement=True).view(200, 500)
         estimates = torch.stack([simclr.spectral_loss(f[row // 9], g[row % 9]) for row in pairs])
         assert abs(estimates.mean() - distance) < 5 * estimates.std() / math.sqrt(200)
-
-
-def test_activations_are_their_formulas_topk_keeps_the_largest_and_rep_relu_has_the_gradient_of_gelu_finite_at_zeros():
-    """The trap: rep_relu is 0 on a row of negatives but has a gradient, which eps = 1e-12 multiplies by 1e12."""
     z = torch.cat([-torch.rand(2, 6), torch.randn(998, 6)]).requires_grad_()
     formulas, normal = dict(rep_relu=F.relu, exp=torch.exp, none=nn.Identity()), torch.distributions.Normal(0, 1)
     soft = normal.cdf(z) + z * normal.log_prob(z).exp()  # d/dz z·Φ(z)
@@ -516,8 +510,7 @@ def test_activations_are_their_formulas_topk_keeps_the_largest_and_rep_relu_has_
     assert torch.equal(torch.autograd.grad(kept.sum(), z)[0], (kept != 0).float())
 
 
-# ---------------------------------------------------------------------------------------------------------- bayesncl.py
-def test_gates_are_thresholds_of_their_noise_and_the_identity_backward_kl_is_torchs_and_the_cost_counts_the_gate():
+def test_gates_are_thresholds_of_their_noise_kl_is_torchs_and_nothing_reaches_the_backbone_unless_it_is_asked_for():
     logits, w = torch.randn(4000, 8, requires_grad=True), torch.randn(4000, 8)
     m, alpha = bayesncl.gate(logits, "ste", temperature=2.0)  # backward dm/dα = 1, dα/dl = α(1 − α)/T
     assert torch.equal(m, (logits > 0).float()) and torch.allclose(alpha, 1 / (1 + torch.exp(-logits / 2)))
@@ -541,26 +534,22 @@ def test_gates_are_thresholds_of_their_noise_and_the_identity_backward_kl_is_tor
     weights, biases = 512 * 2048 + 2048 * 256, 2048 + 256
     assert [small[key] - small[key + "_ncl"] for key in ("flops", "params")] == [2 * weights, weights + biases]
     assert [round((c["flops"] - c["flops_ncl"]) / 1e9, 3) for c in (small, large)] == [0.003, 0.084]  # the paper's
+    for detach in (True, False):
+        x, *layers = torch.randn(12, 10), nn.Linear(10, 6), nn.Linear(6, 5), bayesncl.gating_head(6, 8, 5)
+        gated, plain = (bayesncl.BayesNCL(*layers, 5, "rep_relu", kind, 1.0, detach=detach) for kind in ("ste", "none"))
+        z, (_, masked, m, alpha) = ncl.NCL(*layers[:2])(x)[1], gated(x)
+        kl, weights = bayesncl.bernoulli_kl(alpha, 0.8), (layers[0].weight, layers[2][0].weight)
+        backbone, gating = torch.autograd.grad(kl, weights, retain_graph=True, allow_unused=True)
+        assert (backbone is None) == detach and gating.abs().sum() > 0
+        weight = torch.randn(12, 5)  # the loss's gradient into the backbone is the one for a constant mask
+        ours, fixed = (torch.autograd.grad((weight * v).sum(), weights[0])[0] for v in (masked, z * m.detach()))
+        assert torch.allclose(ours, fixed, atol=1e-6) == detach and torch.equal(plain(x)[1], z)  # gate none is NCL
+        plain.similarity, pi = "ipw", 0.99 + 0.01 * (z > 0).float().mean(0)
+        assert torch.allclose(plain(x)[1], z / pi.sqrt(), atol=1e-6) and torch.allclose(plain.frequency, pi)
+        plain.eval()(x)
+        assert torch.allclose(plain.frequency, pi)  # evaluation does not move it
 
 
-@pytest.mark.parametrize("detach", [True, False])
-def test_nothing_of_the_gate_reaches_the_backbone_unless_it_is_asked_for_and_gate_none_is_ncl_or_ipw(detach):
-    x, *layers = torch.randn(12, 10), nn.Linear(10, 6), nn.Linear(6, 5), bayesncl.gating_head(6, 8, 5)
-    gated, plain = (bayesncl.BayesNCL(*layers, 5, "rep_relu", gate, 1.0, detach=detach) for gate in ("ste", "none"))
-    z, (_, masked, m, alpha) = ncl.NCL(*layers[:2])(x)[1], gated(x)
-    kl, weights = bayesncl.bernoulli_kl(alpha, 0.8), (layers[0].weight, layers[2][0].weight)
-    backbone, gating = torch.autograd.grad(kl, weights, retain_graph=True, allow_unused=True)
-    assert (backbone is None) == detach and gating.abs().sum() > 0
-    weight = torch.randn(12, 5)  # the loss's gradient into the backbone is the one for a constant mask
-    ours, fixed = (torch.autograd.grad((weight * v).sum(), weights[0])[0] for v in (masked, z * m.detach()))
-    assert torch.allclose(ours, fixed, atol=1e-6) == detach and torch.equal(plain(x)[1], z)
-    plain.similarity, pi = "ipw", 0.99 + 0.01 * (z > 0).float().mean(0)
-    assert torch.allclose(plain(x)[1], z / pi.sqrt(), atol=1e-6) and torch.allclose(plain.frequency, pi)
-    plain.eval()(x)
-    assert torch.allclose(plain.frequency, pi)  # evaluation does not move it
-
-
-# ----------------------------------------------------------------------------------------------------- nce.py, mmncl.py
 def test_nce_without_projector_is_cross_entropy_unless_weights_are_non_negative_and_captions_are_bags_of_words():
     """What the last layer of a ResNet gives, a mean of a ReLU, is not negative as it is."""
     backbone, classifier, x = common.resnet("resnet8", 16)[0], nn.Linear(64, 5, bias=False), torch.randn(8, 3, 16, 16)
@@ -661,27 +650,23 @@ def test_sparse_data_and_settings_are_the_papers():
     assert 10 in sc.train(landscape(lr=5.0, epochs=12), records=2)[1]["epoch"]  # where lr × steps is 200
 
 
-@pytest.mark.parametrize("keep", [0.2, 0.5, 1.0])
-@pytest.mark.parametrize("method,widths", [("simclr", [64, 64]), ("simsiam", [64, 64, 32]), ("noncl", [64, 64, 32])])
-def test_an_epoch_shows_masked_views_of_every_sample_and_simclr_drops_the_last_smaller_batch(method, widths, keep):
-    s, orders = landscape(method=method, n=160, batch_size=64, epochs=1, seeds=2, keep=keep), []
-    batches = watched(s)[1]
-    assert [a1.shape[2] for a1, _ in batches] == widths and s.steps == len(widths) / (2 if method == "noncl" else 1)
-    a1, a2 = (torch.cat(views, 2).mT for views in zip(*batches))  # (R, steps · B, p)
-    D1, D2 = a1 != 0, a2 != 0
-    for share, expected in (D1, keep), (D2, keep), (D1 & D2, keep**2):
-        assert abs(share.float().mean() - expected) <= 4 * math.sqrt(expected * (1 - expected) / a1.numel())
-    for seed, (shown, seen) in enumerate(zip(torch.where(D1, a1, a2), D1 | D2), 1):  # what two masks show of a sample
-        x = sc.sample(s, seed, 0.1, s.noise[0])[2].T
-        matches = ((shown[:, None] == x) | ~seen[:, None]).all(2)[seen.any(1)]
-        assert (matches.sum(1) == 1).all() and (matches.sum(0) <= 1).all() and len(matches) > 0.9 * sum(widths)
-        orders.append(matches.int().argmax(1))
-    assert not torch.equal(*orders)
-    a1, a2 = watched(landscape(method=method, keep=keep, masks="dependent"))[1][0]
-    assert not ((a1 != 0) & (a2 != 0)).any() and (a1 + a2 != 0).all()  # 2Dx and 2(I − D)x, Eq. (2)
-
-
-def test_landscape_nt_xent_and_metrics_are_loops_and_its_gradient_by_hand_is_autograds():
+def test_an_epoch_shows_masked_views_of_every_sample_but_the_last_of_simclr_whose_nt_xent_is_a_loop():
+    for method, keep in itertools.product(("simclr", "simsiam", "noncl"), (0.2, 0.5, 1.0)):
+        s, orders = landscape(method=method, n=160, batch_size=64, epochs=1, seeds=2, keep=keep), []
+        batches, widths = watched(s)[1], [64, 64] + [32] * (method != "simclr")
+        assert [a1.shape[2] for a1, _ in batches] == widths and s.steps == len(widths) / (1 + (method == "noncl"))
+        a1, a2 = (torch.cat(views, 2).mT for views in zip(*batches))  # (R, steps · B, p)
+        D1, D2 = a1 != 0, a2 != 0
+        for share, expected in (D1, keep), (D2, keep), (D1 & D2, keep**2):
+            assert abs(share.float().mean() - expected) <= 4 * math.sqrt(expected * (1 - expected) / a1.numel())
+        for seed, (shown, seen) in enumerate(zip(torch.where(D1, a1, a2), D1 | D2), 1):  # what is seen
+            x = sc.sample(s, seed, 0.1, s.noise[0])[2].T
+            matches = ((shown[:, None] == x) | ~seen[:, None]).all(2)[seen.any(1)]
+            assert (matches.sum(1) == 1).all() and (matches.sum(0) <= 1).all() and len(matches) > 0.9 * sum(widths)
+            orders.append(matches.int().argmax(1))
+        assert not torch.equal(*orders)
+        a1, a2 = watched(landscape(method=method, keep=keep, masks="dependent"))[1][0]
+        assert not ((a1 != 0) & (a2 != 0)).any() and (a1 + a2 != 0).all()  # 2Dx and 2(I − D)x, Eq. (2)
     for R, B, kind, tolerance in (3, 4, torch.float64, 1e-12), (5, 512, torch.float32, 2e-6):  # two replicas at a time
         h, tau = torch.randn(R, 5, 2 * B, dtype=kind, requires_grad=True), torch.linspace(0.1, 1, R, dtype=kind)
         ours, weights = sc.NTXent.apply(F.normalize(h, dim=1), tau.view(R, 1, 1)), torch.randn(R, dtype=kind)
@@ -745,7 +730,7 @@ def test_training_is_the_plain_algorithm(factors):
         assert torch.allclose(ours, p, atol=1e-5) and (p.shape[2] == 1 or not torch.allclose(p, before, atol=1e-3))
 
 
-def test_a_replica_trains_the_same_alone_and_among_others_and_every_factor_changes_the_run():
+def test_a_replica_trains_as_if_alone_every_factor_changes_it_and_the_fast_landscape_reaches_the_papers_conclusions():
     for method, head in ("simclr", "linear"), ("simsiam", "mlp"), ("noncl", "linear"):
         factors = dict(method=method, head=head, batch_norm="affine")
         replicas, curves = sc.train(landscape(**factors, seeds=3, sparsity=[0.1, 0.3], lr=[0.1, 0.3], keep=[0.5, 0.8]))
@@ -765,6 +750,10 @@ def test_a_replica_trains_the_same_alone_and_among_others_and_every_factor_chang
     for name, value in other.items():
         of = dict(method="simclr") if name == "temperature" else {}
         assert not same(run(**of | {name: value}), run(**of)), name
+    end = lambda **factors: sc.train(sc.setting(factors, {}, paper=False))[1]["min"][-1].mean()
+    assert end(**sc.SIMCLR) >= 0.85 and end(**sc.NONCL) <= 0.60  # only contrastive learning finds the features
+    warm = dict(sc.NONCL, warm=1.0, epochs=78, seeds=5)  # lr × steps 156: it lasts where the networks are aligned
+    assert end(**warm, warm_columns="aligned") >= 0.9 and end(**warm, warm_columns="random") <= 0.72
 
 
 def test_landscape_results_are_complete_and_a_killed_run_ends_like_an_uninterrupted_one(tmp_path, capsys):
@@ -791,13 +780,6 @@ def test_landscape_results_are_complete_and_a_killed_run_ends_like_an_uninterrup
     assert row["end_mean"] == pytest.approx(median[-1].mean(), abs=1e-6)
     assert {path.name for path in run.iterdir()} == {"config.json", "results.json", "curves.npz"}
     assert "this run is complete" in refused("sparse_coding.py --resume", run)
-
-
-def test_the_fast_landscape_reaches_the_papers_conclusions_and_ours_about_its_figure_4():
-    end = lambda **factors: sc.train(sc.setting(factors, {}, paper=False))[1]["min"][-1].mean()
-    assert end(**sc.SIMCLR) >= 0.85 and end(**sc.NONCL) <= 0.60  # only contrastive learning finds the features
-    warm = dict(sc.NONCL, warm=1.0, epochs=78, seeds=5)  # lr × steps 156: it lasts where the networks are aligned
-    assert end(**warm, warm_columns="aligned") >= 0.9 and end(**warm, warm_columns="random") <= 0.72
 
 
 # ------------------------------------------------------------------------------------------------------ tools/theory.py
@@ -1243,18 +1225,16 @@ def test_damage_a_full_disk_and_an_infinite_loss_leave_what_was_there(whole, tin
 
 
 # ------------------------------------------------------------------------------------- fast: no waiting, many processes
-class HostReads(TorchDispatchMode):
-    """Counts what would make a GPU wait: values that Python reads, and shapes that depend on values."""
-    count = 0
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        name = function.overloadpacket.__name__
-        self.count += name in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal")
-        self.count += name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
-        return function(*args, **kwargs or {})
-
-
 @pytest.mark.parametrize("command", [*VARIANTS, "bayesncl.py --gate gumbel --similarity ipw --optimizer lars --blur 1"])
 def test_nothing_is_read_back_within_an_epoch(tiny, tmp_path, monkeypatch, command):
+    class HostReads(TorchDispatchMode):
+        """Counts what would make a GPU wait: values that Python reads, and shapes that depend on values."""
+        count = 0
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            name = function.overloadpacket.__name__
+            self.count += name in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal")
+            self.count += name == "index" and any(i is not None and i.dtype == torch.bool for i in args[1])
+            return function(*args, **kwargs or {})
     set_lr, counts = common.set_lr, []
     monkeypatch.setattr(common, "set_lr", lambda *args: (set_lr(*args), counts.append(reads.count)))
     monkeypatch.setattr(common.Run, "end_epoch", lambda *_: next(iter(())))
