@@ -9,14 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
-import pytest
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-import torchvision
+import numpy as np, pytest, torch, torch.nn as nn, torch.nn.functional as F, torchvision
 from PIL import Image
-from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.transforms.v2 import functional as TF
 
 HERE = Path(__file__).resolve().parent
@@ -68,7 +62,7 @@ nchw = lambda x: x.transpose(0, 3, 1, 2)
 is_arrays = lambda data: all(np.array_equal(vars(data)[k], nchw(a) if a.ndim == 4 else a) for k, a in ARRAYS.items())
 
 
-def test_the_built_in_images_are_the_same_bytes_everywhere_and_what_captions_say_and_shifts_shift_them():
+def test_built_in_images_are_the_same_bytes_and_as_captions_say_and_other_forms_of_data_load(tmp_path, monkeypatch):
     images = [array for _, array in sorted(shapes.draw().items()) if array.dtype.kind != "U"]
     assert hashlib.sha256(b"".join(array.tobytes() for array in images)).hexdigest().startswith("d8d275ca63090024")
     shifts = {}, dict(frequencies=shapes.UNSEEN), dict(paired=0.9, turn=2)
@@ -84,9 +78,6 @@ def test_the_built_in_images_are_the_same_bytes_everywhere_and_what_captions_say
         assert red[half, half].mean() > 1.2 * red.mean()
     for name, file in {"": shapes.OBJECTS, "-backgrounds": [*shapes.BACKGROUNDS]}.items():
         assert (HERE / f"assets/classes/shapes{name}.txt").read_text().split() == file
-
-
-def test_every_form_of_arrays_loads_and_so_do_torchvisions_data_sets(tmp_path, monkeypatch):
     np.savez(tmp_path / "keras.npz", **ARRAYS)
     np.savez(tmp_path / "torch.npz", **ARRAYS | dict(x_train=nchw(X), x_test=nchw(X_TEST)))
     np.savez(tmp_path / "gaps.npz", **ARRAYS | dict(y_train=10**6 * Y + 7, y_test=10**6 * Y_TEST + 7))
@@ -115,8 +106,7 @@ def test_every_form_of_arrays_loads_and_so_do_torchvisions_data_sets(tmp_path, m
 def test_what_is_no_data_is_refused_in_one_line_that_says_why(tmp_path):
     texts = ARRAYS | dict(captions_train=np.array(["x"] * 20), captions_test=np.array(["x"] * 8))
     for message, arrays in {
-            "no x_test": dict(x_train=X),
-            "y_train and y_test go together": dict(x_train=X, y_train=Y, x_test=X_TEST),
+            "no x_test": dict(x_train=X), "y_train and y_test go together": dict(x_train=X, y_train=Y, x_test=X_TEST),
             "x_train is float64": ARRAYS | dict(x_train=np.full(X.shape, np.nan)),
             "x_train has shape (20, 8, 8, 2)": ARRAYS | dict(x_train=X[..., :2]),
             "y_train is int64 of shape (19,)": ARRAYS | dict(y_train=Y[:-1]),
@@ -170,20 +160,18 @@ def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, heigh
         box, mode = map(int, (top, left, height, width)), torchvision.transforms.InterpolationMode(kind)
         image = TF.resized_crop(image, *box, [size, size], mode, antialias=True)
         return TF.horizontal_flip(image) if flip else image
-    def spy(ours, theirs):
-        def operator(x, *drawn):
-            result = ours(x, *drawn)
-            for i, image in enumerate(x):
-                expected = theirs(image, *(a[i].item() if torch.is_tensor(a) else a for a in drawn))
-                assert (result[i] - expected).abs().max() < 1e-5
-            calls.append((theirs, x, result, drawn))
-            return result
-        return operator
+    def compared(ours, theirs, x, *drawn):
+        result = ours(x, *drawn)
+        for i, image in enumerate(x):
+            expected = theirs(image, *(a[i].item() if torch.is_tensor(a) else a for a in drawn))
+            assert (result[i] - expected).abs().max() < 1e-5
+        calls.append((theirs, x, result, drawn))
+        return result
     calls, blur = [], lambda image, sigma: TF.gaussian_blur(image, 13, sigma)
     colour = TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue
-    monkeypatch.setattr(common, "ADJUST", [*map(spy, common.ADJUST, colour)])
-    monkeypatch.setattr(common, "resized_crop", spy(common.resized_crop, crop))
-    monkeypatch.setattr(common, "gaussian_blur", spy(common.gaussian_blur, blur))
+    monkeypatch.setattr(common, "ADJUST", [functools.partial(compared, *pair) for pair in zip(common.ADJUST, colour)])
+    monkeypatch.setattr(common, "resized_crop", functools.partial(compared, common.resized_crop, crop))
+    monkeypatch.setattr(common, "gaussian_blur", functools.partial(compared, common.gaussian_blur, blur))
     x = torch.randint(0, 256, (96, 3, height, width), dtype=torch.uint8)
     x[:9, 1], x[20:30], x[30:40] = x[:9, 0], x[20:30, :1], x[30:40] // 128 * 255  # two equal channels, grey, saturated
     for images in x.split(8):
@@ -197,7 +185,7 @@ def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, heigh
         assert 0.8 * reach < (factors - neutral).abs().max() <= reach
 
 
-def test_boxes_colour_and_blur_come_at_their_rates_in_every_order_and_without_randomness_views_are_the_image(monkeypatch):
+def test_boxes_colour_and_blur_come_at_their_rates_in_every_order_and_without_chance_views_are_the_image(monkeypatch):
     get = torchvision.transforms.RandomResizedCrop.get_params
     for height, width, scale in (32, 32, 0.08), (32, 50, 0.5), (32, 90, 0.5):
         top, left, h, w = boxes = common.random_boxes(4000, height, width, scale, "cpu")
@@ -498,15 +486,13 @@ def test_theorem_1_ncl_is_not_rotation_invariant_but_a_non_negative_matrix_facto
     formulas, normal = dict(rep_relu=F.relu, exp=torch.exp, none=nn.Identity()), torch.distributions.Normal(0, 1)
     soft = normal.cdf(z) + z * normal.log_prob(z).exp()  # d/dz z·Φ(z)
     for kind, activation in ncl.ACTIVATIONS.items():
-        out = activation(z)
-        assert torch.allclose(out, (formulas.get(kind) or getattr(F, kind))(z), atol=1e-6), kind
+        assert torch.allclose(out := activation(z), (formulas.get(kind) or getattr(F, kind))(z), atol=1e-6), kind
         gradient, = torch.autograd.grad(out.sum(), z)
         assert torch.allclose(gradient, soft, atol=1e-6) == (kind in ("rep_relu", "gelu")), kind
     loss = simclr.nt_xent(*map(ncl.ACTIVATIONS["rep_relu"], (z[:8], z[:8].flip(0))), 0.2)
     gradient, = torch.autograd.grad(loss, z)
     assert loss.isfinite() and 0 < gradient[:2].abs().max() and gradient.abs().max() < 200
-    kept = ncl.keep_topk(z, 3)
-    assert torch.equal(kept, torch.where(z >= z.sort(1).values[:, -3:-2], z, 0))
+    assert torch.equal(kept := ncl.keep_topk(z, 3), torch.where(z >= z.sort(1).values[:, -3:-2], z, 0))
     assert torch.equal(torch.autograd.grad(kept.sum(), z)[0], (kept != 0).float())
 
 
@@ -853,8 +839,7 @@ def test_decoding_skips_the_unreadable_survives_interruptions_to_torchvisions_pi
     monkeypatch.setattr(decode.os, "replace", lambda *paths: replace(*paths) or 1 / 0)
     for _ in range(11):  # stopped after each of six batches, after all of them, and after each of four files is moved
         assert "pets" in refused(lambda: common.load_data("pets", tmp_path))
-        with pytest.raises(ZeroDivisionError):
-            decode.decode(folder, 16)
+        pytest.raises(ZeroDivisionError, decode.decode, folder, 16)
     decode.main([str(folder), "--size", "16"])  # says that it is done
     assert len(seen) == 16 and not (folder / "decoding").exists()  # no image twice
     data = common.load_data("pets", tmp_path)
@@ -893,8 +878,7 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
     chosen, same, other, few = (finetune.balanced_subset(y, *of) for of in ((0.1, 3), (0.1, 3), (0.1, 4), (1e-6, 3)))
     assert torch.bincount(y[chosen]).tolist() == [25] * 4 and len(chosen.unique()) == 100
     assert torch.equal(chosen, same) and not torch.equal(chosen, other) and len(few) == 4  # one of every class
-    path = (folder := fake_run(tmp_path)) / "backbone.pt"
-    before = path.read_bytes()
+    before = (path := (folder := fake_run(tmp_path)) / "backbone.pt").read_bytes()
     scores = [(50, 9), (60, 9), (70, 9), (60, 9), (50, 9), (80, 9), mock.DEFAULT, mock.DEFAULT]  # the last two: true
     with mock.patch.object(finetune, "finetune", wraps=finetune.finetune) as train, \
             mock.patch.object(finetune, "accuracy", wraps=finetune.accuracy, side_effect=scores) as asked:
@@ -1170,7 +1154,7 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
     assert {*noise} == {url for url in noise if str(url).startswith("file:")}
 
 
-# --------------------------------------------------------------------------------- unbreakable: interruption and damage
+# ----------------------------------------------- unbreakable and fast: interruption, damage, no waiting, many processes
 @pytest.mark.parametrize("command", ["bayesncl.py --gate gumbel", "sparsehead.py --base byol"])
 def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tmp_path, command):
     program, *flags = shlex.split(f"{command} {tiny} --epochs 10")
@@ -1216,18 +1200,16 @@ def test_damage_a_full_disk_and_an_infinite_loss_leave_what_was_there(whole, tin
     assert checkpoint.read_bytes() == good and {*tmp_path.iterdir()} == {archive, folder, checkpoint}
     two_views, factors = common.two_views, iter([1] * 5 + [np.nan] * 3)  # a step each; 4 an epoch
     monkeypatch.setattr(common, "two_views", lambda x, *a, **k: torch.stack(two_views(x, *a, **k)) * next(factors))
-    with pytest.raises(SystemExit) as stop:
-        inside(f"ncl.py {tiny} --out", run := tmp_path / "run")
+    stop = pytest.raises(SystemExit, inside, f"ncl.py {tiny} --out", run := tmp_path / "run")
     out, error = capsys.readouterr()
     assert stop.value.code == 3 and "epoch 2: the loss is not finite; the last checkpoint stays" in error
     assert common.load_checkpoint(run / "checkpoint.pt")["epochs"] == len(lines(run)) == 1
     assert re.search(r"^epoch 1/3  \d+ s left  \d+ images/s  loss [\d.]+  spread [\d.]+  act [\d.]+$", out, re.M)
 
 
-# ------------------------------------------------------------------------------------- fast: no waiting, many processes
 @pytest.mark.parametrize("command", [*VARIANTS, "bayesncl.py --gate gumbel --similarity ipw --optimizer lars --blur 1"])
 def test_nothing_is_read_back_within_an_epoch(tiny, tmp_path, monkeypatch, command):
-    class HostReads(TorchDispatchMode):
+    class HostReads(torch.utils._python_dispatch.TorchDispatchMode):
         """Counts what would make a GPU wait: values that Python reads, and shapes that depend on values."""
         count = 0
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
@@ -1335,11 +1317,9 @@ def test_no_file_class_function_line_or_difference_is_too_long_and_methods_say_t
         assert 0 < sum(line[0] in "<>" for line in changes) <= limit, (a, b)
 
 
-# ------------------------------------------------------------------------------------------ the records and their pages
-def test_records_have_settings_and_numbers_reach_the_gates_and_are_on_the_pages_whose_links_lead_somewhere():
+def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_methods_read_every_flag(monkeypatch):
     for path in report.PAGES:
-        page = path.read_text()
-        assert report.with_tables(page) == page, f"python tools/report.py puts the records into {path}"
+        assert report.with_tables(page := path.read_text()) == page, f"python tools/report.py rewrites {path}"
         assert len(re.findall(r"^\| \[[^]]*\]\([\w/]*shapes-[\w-]+-seed1\) \|", page, re.M)) >= 5, "no table of records"
         heads = re.findall(r"^#+ (.*)$", page.lower(), re.M)
         anchors = {re.sub(r"[^\w -]", "", head).replace(" ", "-") for head in heads}
@@ -1353,9 +1333,6 @@ def test_records_have_settings_and_numbers_reach_the_gates_and_are_on_the_pages_
     for name, seed in itertools.product(FLOORS, range(1, 6)):
         gate(report.RESULTS / f"shapes-{name}-seed{seed}", FLOORS[name])
     assert not re.search(r"\| *–? *\|", page), "every cell says something"
-
-
-def test_commands_of_documents_and_studies_parse_and_methods_import_common_alone_and_read_every_flag(monkeypatch):
     readme, parse = (HERE / "README.md").read_text(), argparse.ArgumentParser.parse_args
     documents, call = "\n".join([readme, *PYTHON.values()]), r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$"
     commands = [shlex.split(command, comments=True) for command in re.findall(call, documents, re.M)]
