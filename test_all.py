@@ -539,7 +539,7 @@ def test_nce_without_projector_is_cross_entropy_unless_weights_are_non_negative_
     assert torch.equal(f, f_plus) and torch.equal(scores, same) and f.min() >= 0  # means of a ReLU
     assert torch.allclose(other, f @ classifier.weight.relu().T, atol=1e-6) and not torch.allclose(other, same)
     assert [nce.accuracy(s, scores.argmax(1)) for s in (scores, -scores)] == [dict(top1=n, top5=100) for n in (100, 0)]
-    rows = mmncl.numbered(["A half-disc, left", "left half-disc", "!"])
+    rows = mmncl.numbered(["A half-disc, left", "Left half-disc", "!"])
     assert rows.shape == (3, 3) and rows[0, 1:].tolist() == rows[1, :2].tolist()[::-1] and rows[2].tolist() == [1, 0, 0]
     said = {*" ".join(shapes.draw(0, 500)["captions_test"]).replace(",", "").split()}
     assert len(mmncl.numbered([" ".join(said)]).unique()) == len(said) > 25  # no two share a vector
