@@ -902,10 +902,17 @@ def test_theorem_3_converges_to_I_below_its_bound_and_not_above(bias, keep, kapp
     assert max(errors) < 1e-4 if ratio < 1 else min(errors) > 0.1
 
 
-def test_theory_says_what_holds_and_draws_it(tmp_path):
-    inside("tools/theory.py --out", tmp_path)
-    found = [r["setting"].split()[0] + " " + r["verdict"] for r in json.loads((tmp_path / "results.json").read_text())]
-    assert found == ["1(a) holds"] * 2 + ["1(b) holds"] * 3 + ["1(b) fails", "2 holds", "2 fails", "3 holds", "3 fails"]
+def test_theory_says_what_holds_and_draws_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(theory_nmf, "OVERLAPS", (0.0, 0.1, 0.2, 0.3, 0.4))
+    monkeypatch.setattr(theory_nmf, "factorise", functools.partial(theory_nmf.factorise, seeds=3, steps=800))
+    for program in ("theory", "theory_nmf"):
+        inside(f"tools/{program}.py --out", tmp_path / program)
+        assert (tmp_path / program / "theory.png").stat().st_size > 20_000
+    found = lambda program: [row["setting"].split()[0] + " " + row["verdict"]
+                             for row in json.loads((tmp_path / program / "results.json").read_text())]
+    assert found("theory") == ["1(a) holds"] * 2 + ["1(b) holds"] * 3 + ["1(b) fails", "2 holds", "2 fails",
+                                                                         "3 holds", "3 fails"]
+    assert found("theory_nmf") == ["2 holds", "4 holds", "4 holds", "5 holds", "5 fails", "5 fails"] + ["5 holds"] * 4
 
 
 def test_ncl_factorises_the_co_occurrence_and_only_images_of_one_class_make_it_unique():
@@ -1146,7 +1153,7 @@ def test_a_run_leaves_its_record_and_evaluation_gives_it_again_and_changes_no_we
     assert lines(tmp_path / "few")[0]["p_at_10"] is None and lines(tmp_path / "few")[0]["p_at_5"] >= 0
 
 
-def test_corruptions_are_their_definitions_and_grow_with_severity_and_a_tool_asks_any_run_about_them(whole, tmp_path):
+def test_corruptions_are_their_definitions_and_grow_with_severity_and_tools_ask_runs(whole, tmp_path, monkeypatch):
     x = common.gaussian_blur(torch.rand(20, 3, 32, 32), torch.full((20,), 2.0))  # images, not noise
     x, corrupted = ((x - x.amin()) / (x.amax() - x.amin()) * 255).byte(), robustness.corrupted
     for kind in robustness.CORRUPTIONS:
@@ -1169,6 +1176,13 @@ def test_corruptions_are_their_definitions_and_grow_with_severity_and_a_tool_ask
     config.write_text(config.read_text().replace('"head_out": 256', '"head_out": 8'))
     assert "cannot be rebuilt" in refused("robustness.py", config.parent)
     assert "is not a run" in refused("robustness.py", tmp_path)
+    monkeypatch.setattr(theory_gate, "SETTINGS", [])  # the toy's trainings
+    inside("theory_gate.py", whole / "ncl", whole / "bayesncl", "--out", tmp_path / "gate")
+    for name, found in json.loads((tmp_path / "gate" / "gate.json").read_text())["runs"].items():
+        assert found["frequent_dims"] > 20 and (found["frequent_open"] == 1 or name == "bayesncl")
+        assert 0 < found["frequent_left"] < 1 and found["frequent_mean_over_std"] < 3
+    assert (tmp_path / "gate" / "gate.png").stat().st_size > 30_000
+    assert "give runs of ncl.py and bayesncl.py" in refused("theory_gate.py", whole / "simclr")
 
 
 def test_dimensions_are_named_and_every_kind_of_run_has_its_page_pictures_and_tiles_for_phones(whole, tmp_path):

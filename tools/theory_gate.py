@@ -12,8 +12,7 @@ falls below the cost λ log(1/ρ) of an open gate.
     grid    Cons., adjusted Cons., live dimensions and linear probe over ρ and λ, of records (study.py shapes-grid)
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", arXiv 2605.28441.
 
-    python tools/theory_gate.py                        a table; gate.json, gate.png, grid.png in runs/theory_gate-<time>
-    python tools/theory_gate.py runs/<a> runs/<b> …    the same and finished runs
+    python tools/theory_gate.py [runs/<a> runs/<b> …]    a table; gate.json and pictures in runs/theory_gate-<time>
 """
 import argparse
 import itertools
@@ -143,7 +142,7 @@ def draw_grid(draw, path: Path) -> None:
     for panel, (key, title) in zip(panels, SHOWN.items()):
         seeds = lambda *cell: [numbers[key] for numbers in report.seeds_of(name(*cell)).values()]
         values = torch.tensor([[seeds(rho, lambd) for lambd in GRID[1]] for rho in GRID[0]])
-        panel.imshow(values.mean(2), cmap="viridis", aspect="auto")
+        panel.imshow(values.mean(2).numpy(), cmap="viridis", aspect="auto")
         for i, j in itertools.product(range(5), range(5)):
             panel.text(j, i, f"{values[i, j].mean():.3g}\n± {values[i, j].std():.2g}", ha="center", va="center",
                        fontsize=7, color="white")
@@ -163,7 +162,7 @@ def picture(draw, path: Path, found: dict, runs: dict[str, dict[str, Tensor]]) -
     for colour, (title, c) in enumerate(runs.items()):
         y = c["mean"].abs() / c["std"], c["gain"], c["open"]
         for panel, x, y in zip(panels[2:], (c["gated"], c["gated"], c["pi"]), y):
-            panel.scatter(x, y, 8, alpha=0.5, color=f"C{colour}", label=title)
+            panel.scatter(x.numpy(), y.numpy(), 8, alpha=0.5, color=f"C{colour}", label=title)
             panel.set(xscale="log", xlim=(1e-3, 1))
     for panel, text in zip(panels, ("toy: gain (nats)", "toy: share of active entries kept", "gradient: |mean| / std",
                                     "gain (nats)", "share of active entries that the gate keeps")):

@@ -135,7 +135,7 @@ def features(panel) -> None:
     p, A = normalised(prior, given)
     both = [factorise(A, len(prior), kind, seeds=1)[0] / p.sqrt()[:, None] for kind in (True, False)]
     shown = torch.cat([both[0], torch.full((len(p), 1), math.nan), both[1]], 1)
-    panel.imshow(shown, aspect="auto", cmap="RdBu", vmin=-3, vmax=3, interpolation="none")
+    panel.imshow(shown.numpy(), aspect="auto", cmap="RdBu", vmin=-3, vmax=3, interpolation="none")
     panel.set(title="Theorem 4: features of NCL | of CL", xlabel="dimension", ylabel="image, by class", xticks=[])
 
 
