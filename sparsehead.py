@@ -125,8 +125,8 @@ def vicreg_loss(z1, z2, invariance=25.0, variance=25.0, covariance=1.0):
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z1, z2 = z1.float(), z2.float()
         loss = invariance * F.mse_loss(z1, z2)
-        for z in (z1, z2):
-            C = z.T.cov()  # (K, K)
+        for z in (z1 - z1.mean(0), z2 - z2.mean(0)):
+            C = z.T @ z / (len(z) - 1)  # (K, K)
             loss = loss + variance / 2 * F.relu(1 - (C.diagonal() + 1e-4).sqrt()).mean()
             loss = loss + covariance * (C.square().sum() - C.diagonal().square().sum()) / len(C)
     return loss

@@ -168,7 +168,7 @@ def picture(draw, path: Path, found: dict, runs: dict[str, dict[str, Tensor]]) -
                                     "gain (nats)", "share of active entries that the gate keeps")):
         panel.set(title=text, xlabel="π, share of images")
     panels[0].axhline(0, color="grey", lw=0.5)
-    for panel in panels[:3]:
+    for panel in panels[: 3 if runs else 2]:
         panel.legend(fontsize=7)
     draw.save(figure, path)
 
