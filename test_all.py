@@ -677,11 +677,11 @@ def test_the_geometry_of_known_embeddings():
 
 def test_a_resnet50_is_the_backbone_of_torchvisions_mask_r_cnn(tmp_path):
     torch.save(common.resnet("resnet50", 224)[0].state_dict(), tmp_path / "backbone.pt")
-    code = re.search(r"```python\n(net = [^`]*maskrcnn.*?)```", (HERE / "README.md").read_text(), re.S)[1]
+    code = re.search(r"^(detector = .*?)```", (HERE / "README.md").read_text(), re.S | re.M)[1]
     exec(code.replace("backbone.pt", str(tmp_path / "backbone.pt")), scope := {"torch": torch, "torchvision": torchvision})
     box = dict(boxes=torch.tensor([[5.0, 5, 40, 40]]), labels=torch.tensor([1]), masks=torch.ones(1, 64, 64))
-    scope["net"].transform.min_size = (64,)
-    assert all(loss.isfinite() for loss in scope["net"]([torch.rand(3, 64, 64)], [box]).values())
+    scope["detector"].transform.min_size = (64,)
+    assert all(loss.isfinite() for loss in scope["detector"]([torch.rand(3, 64, 64)], [box]).values())
 
 
 # ----------------------------------------------------------------------------------------------------- sparse_coding.py
