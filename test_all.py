@@ -224,7 +224,7 @@ def test_boxes_colour_and_blur_come_at_their_rates_in_every_order_and_without_ch
 
 
 # ---------------------------------------------------------------------------------- common.py: network and optimisation
-def test_networks_have_their_stems_and_load_into_plain_torchvision():
+def test_networks_have_their_stems_and_load_into_plain_torchvision_and_its_mask_r_cnn(tmp_path):
     widths = dict(resnet8=64, resnet20=64, resnet18=512, resnet50=2048)
     for arch, zero in itertools.product(widths, (False, True)):  # residual branches end in a norm: of scale 0 it is off
         net, d = common.resnet(arch, 32, zero_init_residual=zero)
@@ -237,6 +237,12 @@ def test_networks_have_their_stems_and_load_into_plain_torchvision():
         theirs.fc, theirs.conv1 = nn.Identity(), nn.Conv2d(3, 64, kernel, kernel // 3, kernel // 2, bias=False)
         theirs.load_state_dict(net.state_dict(), strict=True)
         assert net.maxpool(net.conv1(torch.zeros(1, 3, size, size))).shape[-1] == side
+    torch.save(common.resnet("resnet50", 224)[0].state_dict(), file := tmp_path / "backbone.pt")
+    code = re.search(r"^(detector = .*?)```", (HERE / "README.md").read_text(), re.S | re.M)[1]
+    exec(code.replace("backbone.pt", str(file)), scope := {"torch": torch, "torchvision": torchvision})
+    box = dict(boxes=torch.tensor([[5.0, 5, 40, 40]]), labels=torch.tensor([1]), masks=torch.ones(1, 64, 64))
+    scope["detector"].transform.min_size = (64,)
+    assert all(loss.isfinite() for loss in scope["detector"]([torch.rand(3, 64, 64)], [box]).values())
 
 
 CIFAR, IMAGENET = "cifar10 cifar100", "imagenet100 imagenet"
@@ -255,26 +261,25 @@ PUBLISHED = [  # programs, data sets, and what the papers and the authors' code 
     ("bayesncl", CIFAR, dict(gate="ste", gate_layers=2, gate_hidden=2048, gate_lr=0.1, gate_temperature=1, prior=0.8,
                              kl_weight=3e-5, detach=True, similarity="cosine")),
     ("sparsehead", CIFAR + " stl10 tiny-imagenet-200", dict(
-        arch="resnet18", batch_size=512, optimizer="adam", weight_decay=1e-6, schedule="step", temperature=0.5,
-        momentum=0.99, sparse_weight=1e-4, head="mlp", head_hidden=1024, min_scale=0.2, jitter=0.4,
-        gray=0.1, blur=0, crop="bicubic", order="colour-crop")),
-    ("sparsehead", CIFAR, dict(image_size=32, epochs=1000, lr=3e-3, head_out=64)),
-    ("sparsehead", "stl10", dict(image_size=64, epochs=2000, lr=2e-3, head_out=128)),
-    ("sparsehead", "tiny-imagenet-200", dict(image_size=64, epochs=1000, lr=2e-3, head_out=128)),
+        arch="resnet18", batch_size=512, optimizer="adam", weight_decay=1e-6, schedule="step", momentum=0.99,
+        temperature=0.5, sparse_weight=1e-4, head="mlp", head_hidden=1024, min_scale=0.2, jitter=0.4, gray=0.1, blur=0,
+        crop="bicubic", order="colour-crop")),
+    ("sparsehead, sparsehead --base wmse", CIFAR, dict(
+        image_size=32, epochs=1000, lr=3e-3, head_out=64, whiten_size=128, whiten_splits=1)),
+    ("sparsehead, sparsehead --base wmse", "stl10 tiny-imagenet-200", dict(
+        image_size=64, lr=2e-3, head_out=128, whiten_size=256, whiten_splits=4)),
+    ("sparsehead", "stl10", dict(epochs=2000)), ("sparsehead --base swav", CIFAR, dict(epochs=1000, temperature=0.1)),
     ("sparsehead --base simclr", IMAGENET, LARGE | dict(
         batch_size=4096, lr=0.3 * 16, weight_decay=1e-6, jitter=0.8, temperature=0.5, head_hidden=2048, head_out=128)),
     ("sparsehead --base byol", IMAGENET, LARGE | dict(
         batch_size=4096, lr=0.2 * 16, weight_decay=1.5e-6, jitter=0.4, momentum=0.996, head_hidden=4096, head_out=256)),
     ("sparsehead --base barlow", IMAGENET, LARGE | dict(
         batch_size=2048, lr=0.2 * 8, bias_lr=0.0048 * 8, weight_decay=1.5e-6, head_hidden=8192, head_out=8192)),
-    ("sparsehead --base wmse", CIFAR, dict(head_out=64, whiten_size=128, whiten_splits=1)),
-    ("sparsehead --base wmse", "stl10 tiny-imagenet-200", dict(head_out=128, whiten_size=256, whiten_splits=4)),
     ("sparsehead --base wmse", IMAGENET, dict(
         batch_size=512, optimizer="adam", lr=2e-3, weight_decay=1e-6, schedule="step", head_hidden=1024, head_out=128,
         whiten_size=256, whiten_splits=1, min_scale=0.08, jitter=0.8, gray=0.2, blur=0)),
     ("sparsehead --base vicreg", IMAGENET, LARGE | dict(
         batch_size=2048, lr=0.2 * 8, weight_decay=1e-6, head_hidden=8192, head_out=8192, jitter=0.4, gray=0.2)),
-    ("sparsehead --base swav", CIFAR, dict(temperature=0.1)),
     ("sparsehead --base swav", IMAGENET, LARGE | dict(
         batch_size=64 * 64, lr=4.8, weight_decay=1e-6, temperature=0.1, prototypes=3000, head_hidden=2048, head_out=128,
         min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bilinear")),
@@ -454,26 +459,24 @@ def naive_wmse(z1, z2, size, splits):
     loss = 0
     for order in ((torch.arange(len(z1)) * split * 0.618034).frac().argsort() for split in range(1, splits + 1)):
         for rows in order.split(size):
-            w1, w2 = ((z[rows] - z[rows].mean(0)) @ torch.linalg.cholesky(z[rows].T.cov()).inverse().T for z in (z1, z2))
+            w1, w2 = ((z - z.mean(0)) @ torch.linalg.cholesky(z.T.cov()).inverse().T for z in (z1[rows], z2[rows]))
             loss = loss + sum(2 - 2 * a @ b / (a.norm() * b.norm()) for a, b in zip(w1, w2)) / (len(z1) * splits)
     return loss
 
 
 def naive_swav(z1, z2):
-    s1, s2 = (unit(z) @ unit(PROTOTYPES).T for z in (z1, z2))
-    loss = 0
-    for ours, other in (s1, s2), (s2, s1):
+    *s, loss = *(unit(z) @ unit(PROTOTYPES).T for z in (z1, z2)), 0
+    for ours, other in s, s[::-1]:
         Q = torch.exp(other.detach() / 0.05)
         for _ in range(3):
             Q = torch.stack([column / column.sum() for column in Q.T]).T
             Q = torch.stack([row / row.sum() for row in Q])
-        p = torch.exp(ours / 0.1)
-        loss = loss - sum(q @ (row / row.sum()).log() for q, row in zip(Q, p)) / (2 * len(z1))
+        loss = loss - sum(q @ (p / p.sum()).log() for q, p in zip(Q, torch.exp(ours / 0.1))) / (2 * len(z1))
     return loss
 
 
 def naive_hsic(*views):
-    """HSIC by centred kernel matrices, tr(K H L H), L = 1 where two views are of one image; without the diagonal of K."""
+    """HSIC by centred kernel matrices, tr(K H L H), L = 1 where two views are of one image, less K's diagonal."""
     z, n, M = unit(torch.cat(views)), sum(map(len, views)), len(views)
     K, L = (1 / (1 + (z[:, None] - z).square().sum(2)).sqrt()), torch.eye(n // M, dtype=z.dtype).tile(M, M)
     H = torch.eye(n, dtype=z.dtype) - 1 / n
@@ -499,8 +502,8 @@ LOSSES = [
     (sparsehead.vicreg_loss, naive_vicreg, {}), (sparsehead.hsic_loss, naive_hsic, {}),
     (lambda *views, **_: sparsehead.hsic_loss(*views, *views), lambda *views: naive_hsic(*views, *views), {}),
     (lambda *views: sparsehead.swav_loss(*views, PROTOTYPES), naive_swav, {}),
-    (lambda *views, **options: sparsehead.wmse_loss(*(z.repeat(2, 1)[:12, :3] for z in views), **options),
-     lambda *views, **options: naive_wmse(*(z.repeat(2, 1)[:12, :3] for z in views), **options), dict(size=6, splits=2)),
+    (lambda *views: sparsehead.wmse_loss(*(z.repeat(2, 1)[:12, :3] for z in views), size=6, splits=2),
+     lambda *views: naive_wmse(*(z.repeat(2, 1)[:12, :3] for z in views), size=6, splits=2), {}),
     (sparsehead.byol_loss, lambda p, z: (unit(p) - unit(z.detach())).square().sum() / len(p), {}),
     (simsiam.negative_cosine, lambda p, z: -(unit(p) * unit(z.detach())).sum() / len(p), {}),
     (simsiam.negative_cosine, lambda p, z, **_: -(unit(p) * unit(z)).sum() / len(p), dict(stop_gradient=False))]
@@ -626,13 +629,11 @@ def test_l21_norm_is_a_loop_over_columns_and_the_proximal_step_shortens_each():
 def test_the_losses_of_the_bases_at_their_limits():
     z = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 5, dtype=torch.double)], 1))[0][:, 1:] * 63**0.5
     assert sparsehead.vicreg_loss(z, z).abs() < 1e-6  # equal views, covariance I
-    assert sparsehead.vicreg_loss(z / 2, z / 2).item() == pytest.approx(25 * (1 - (0.25 + 1e-4)**0.5))
-    assert sparsehead.vicreg_loss(3 * z, 3 * z + 2).item() == pytest.approx(25 * 4, rel=1e-6)
     x, y, A = torch.randn(3, 12, 4, dtype=torch.double), torch.randn(12, 4), torch.randn(4, 4, dtype=torch.double)
     white, turned = sparsehead.whiten(x), sparsehead.whiten(x @ A + 5)
     assert torch.allclose(torch.stack([w.T.cov() for w in white]), torch.eye(4, dtype=torch.double), atol=1e-9)
     assert torch.allclose(white @ white.mT, turned @ turned.mT)  # the same up to a rotation, whatever A
-    assert sparsehead.wmse_loss(y, y @ A.float().tril(-1).add(torch.eye(4)).T, size=12) < 1e-5  # none if A is triangular
+    assert sparsehead.wmse_loss(y, y @ A.float().tril(-1).add(torch.eye(4)).T, size=12) < 1e-5  # if A is triangular
     assert sparsehead.whiten(torch.ones(6, 3)).isnan().all()
     scores = torch.rand(40, 8) * 2 - 1
     for iterations, error in (3, 1.5), (500, 1e-4):
@@ -641,14 +642,12 @@ def test_the_losses_of_the_bases_at_their_limits():
     u = (Q / (scores / 0.05).exp()).log()  # Q = Diag(u) exp(scores / ε) Diag(v)
     assert torch.allclose(u - u[:1] - u[:, :1] + u[0, 0], torch.zeros(()), atol=1e-3)
     assert sparsehead.swav_loss(torch.eye(4), torch.eye(4), torch.eye(4), 0.05) < 1e-6  # a prototype for each image
-    one = torch.ones(10, 3)
-    assert sparsehead.hsic_loss(one, one).abs() < 1e-5  # collapsed
-    apart = F.one_hot(torch.arange(10)).float()
-    k = 1 / 3**0.5  # of two different images; −HSIC(Z, Y) is the mean over all pairs less 1
-    assert sparsehead.hsic_loss(apart, apart, gamma=0).item() == pytest.approx((1 + 9 * k) / 10 - 1)
+    assert sparsehead.hsic_loss(torch.ones(10, 3), torch.ones(10, 3)).abs() < 1e-5  # collapsed
+    apart = sparsehead.hsic_loss(torch.eye(10), torch.eye(10), gamma=0).item()  # k is 1 and, between images, 1/√3
+    assert apart == pytest.approx((1 + 9 / 3**0.5) / 10 - 1)
 
 
-def test_byols_target_is_a_moving_average_that_no_gradient_reaches():
+def test_a_target_is_a_moving_average_that_no_gradient_reaches_and_known_embeddings_have_their_geometry():
     backbone, d = common.resnet("resnet8", 32)
     model = sparsehead.SparseHead(backbone, sparsehead.batch_norm_head("mlp", d, 30, 20), "ssl-hsic", 30, 20)
     x, online = torch.randn(2, 4, 3, 32, 32), nn.Sequential(backbone, model.head)
@@ -661,8 +660,7 @@ def test_byols_target_is_a_moving_average_that_no_gradient_reaches():
     for target, old, new in zip(model.target.parameters(), before, online.parameters()):
         assert torch.allclose(target, 0.9 * old + 0.1 * new, atol=1e-6)
 
-
-def test_the_geometry_of_known_embeddings():
+    # the geometry of known embeddings
     white = torch.linalg.qr(torch.cat([torch.ones(50, 1), torch.randn(50, 3)], 1))[0][:, 1:] * 7  # covariance I
     values = sparsehead.spectrum(white * torch.tensor([2.0, 1.0, 0.5]) @ torch.linalg.qr(torch.randn(3, 3))[0] + 9)
     assert values.tolist() == pytest.approx([4.0, 1.0, 0.25], abs=1e-4)
@@ -673,15 +671,6 @@ def test_the_geometry_of_known_embeddings():
     ratios = [sparsehead.min_max_ratio(x[:, :d]) for d in (1000, 10_000)]
     assert ratios[1] < 0.05 and ratios[0] / ratios[1] == pytest.approx(10**0.5, rel=0.1)
     assert sparsehead.min_max_ratio(x[:, :3] @ torch.randn(3, 1000)) > 5
-
-
-def test_a_resnet50_is_the_backbone_of_torchvisions_mask_r_cnn(tmp_path):
-    torch.save(common.resnet("resnet50", 224)[0].state_dict(), tmp_path / "backbone.pt")
-    code = re.search(r"^(detector = .*?)```", (HERE / "README.md").read_text(), re.S | re.M)[1]
-    exec(code.replace("backbone.pt", str(tmp_path / "backbone.pt")), scope := {"torch": torch, "torchvision": torchvision})
-    box = dict(boxes=torch.tensor([[5.0, 5, 40, 40]]), labels=torch.tensor([1]), masks=torch.ones(1, 64, 64))
-    scope["detector"].transform.min_size = (64,)
-    assert all(loss.isfinite() for loss in scope["detector"]([torch.rand(3, 64, 64)], [box]).values())
 
 
 # ----------------------------------------------------------------------------------------------------- sparse_coding.py
@@ -862,7 +851,7 @@ def test_landscape_results_are_complete_and_a_killed_run_ends_like_an_uninterrup
 
 
 # ------------------------------------------------------------------------------------------------------ tools/theory.py
-def test_theorem_1_losses_are_their_definitions():
+def test_theorem_1_losses_are_their_definitions_and_theorem_2_has_its_closed_form():
     d, keep, beta = 3, 0.4, 2.0
     masks = [(D, keep ** sum(D) * (1 - keep) ** (d - sum(D))) for D in itertools.product((0, 1), repeat=d)]  # and P(D)
     for W in F.normalize(torch.randn(4, d, d, dtype=torch.float64), dim=1):
@@ -876,9 +865,7 @@ def test_theorem_1_losses_are_their_definitions():
             literal -= p1 * p2 * (logits[i] - math.log(mean)) / d
         ours = theory.loss_6(W, keep), theory.loss_9(W, keep, beta), theory.loss_9(W, keep, beta, literal=True)
         assert [loss.item() for loss in ours] == pytest.approx([six, shared, literal], abs=1e-9)
-
-
-def test_theorem_2_closed_form():
+    # Theorem 2
     lrs = (torch.rand(40) * 0.3).tolist()
     M = torch.linalg.qr(torch.randn(15, 6, dtype=torch.float64))[0]
     Wo, Wt = torch.randn(2, 9, 15, dtype=torch.float64)
@@ -908,11 +895,10 @@ def test_theory_says_what_holds_and_draws_it(tmp_path, monkeypatch):
     for program in ("theory", "theory_nmf"):
         inside(f"tools/{program}.py --out", tmp_path / program)
         assert (tmp_path / program / "theory.png").stat().st_size > 20_000
-    found = lambda program: [row["setting"].split()[0] + " " + row["verdict"]
-                             for row in json.loads((tmp_path / program / "results.json").read_text())]
-    assert found("theory") == ["1(a) holds"] * 2 + ["1(b) holds"] * 3 + ["1(b) fails", "2 holds", "2 fails",
-                                                                         "3 holds", "3 fails"]
-    assert found("theory_nmf") == ["2 holds", "4 holds", "4 holds", "5 holds", "5 fails", "5 fails"] + ["5 holds"] * 4
+    rows = lambda name: json.loads((tmp_path / name / "results.json").read_text())
+    one, two = ([f"{r['setting'].split()[0]} {r['verdict']}" for r in rows(name)] for name in ("theory", "theory_nmf"))
+    assert one == ["1(a) holds"] * 2 + ["1(b) holds"] * 3 + ["1(b) fails", "2 holds", "2 fails", "3 holds", "3 fails"]
+    assert two == ["2 holds", "4 holds", "4 holds", "5 holds", "5 fails", "5 fails"] + ["5 holds"] * 4
 
 
 def test_ncl_factorises_the_co_occurrence_and_only_images_of_one_class_make_it_unique():
@@ -920,11 +906,9 @@ def test_ncl_factorises_the_co_occurrence_and_only_images_of_one_class_make_it_u
     joint = torch.stack([torch.stack([(prior * given[i] * given[j]).sum() for j in range(24)]) for i in range(24)])
     p, A = theory_nmf.normalised(prior, given)
     assert joint.sum().item() == pytest.approx(1) and torch.allclose(A, joint / (p[:, None] * p).sqrt())
-    f, loss = torch.randn(24, 4, dtype=torch.double), 0
-    for i, j in itertools.product(range(24), repeat=2):
-        loss += -2 * joint[i, j] * (f[i] @ f[j]) + p[i] * p[j] * (f[i] @ f[j])**2
+    f = torch.randn(24, 4, dtype=torch.double)
+    loss = sum(-2 * joint[i, j] * (f[i] @ f[j]) + p[i] * p[j] * (f[i] @ f[j])**2 for i in range(24) for j in range(24))
     assert theory_nmf.population_loss(f, joint).item() == pytest.approx(loss.item())
-    assert theory_nmf.theorem_2()["verdict"] == "holds"
     R = torch.linalg.matrix_exp(0.05 * torch.tensor([[0.0, 1, 2, -1], [-1, 0, 1, 1], [-2, -1, 0, 1], [1, -1, -1, 0]]))
     for overlap, mixed, unique in (0.0, "all", True), (0.4, "some", True), (0.4, "all", False):
         prior, given = theory_nmf.co_occurrence(overlap, mixed)
@@ -935,7 +919,6 @@ def test_ncl_factorises_the_co_occurrence_and_only_images_of_one_class_make_it_u
         assert (solutions @ solutions.mT - A).abs().max() < 1e-3 and solutions.min() >= 0
         assert (theory_nmf.between_seeds(solutions) > 0.999) == unique
         assert (theory_nmf.agreement(solutions[0], F) > 0.999) == unique
-    assert all(row["verdict"] == "holds" for row in theory_nmf.theorem_4(solutions[0], p, prior, given)) == unique
     assert theory_nmf.between_seeds(theory_nmf.factorise(A, 4, False, seeds=4, steps=1000)) < 0.95  # CL's
 
 
