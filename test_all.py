@@ -1161,8 +1161,8 @@ def test_corruptions_are_their_definitions_and_grow_with_severity_and_tools_ask_
     assert "is not a run" in refused("robustness.py", tmp_path)
     monkeypatch.setattr(theory_gate, "SETTINGS", [])  # the toy's trainings
     inside("theory_gate.py", whole / "ncl", whole / "bayesncl", "--out", tmp_path / "gate")
-    for name, found in json.loads((tmp_path / "gate" / "gate.json").read_text())["runs"].items():
-        assert found["frequent_dims"] > 20 and (found["frequent_open"] == 1 or name == "bayesncl")
+    for name, found in json.loads((tmp_path / "gate" / "results.json").read_text())["runs"].items():
+        assert found["frequent_dims"] > 20 and (found["closed_dims"] == 0) == (name == "ncl")
         assert 0 < found["frequent_left"] < 1 and found["frequent_mean_over_std"] < 3
     assert (tmp_path / "gate" / "gate.png").stat().st_size > 30_000
     assert "give runs of ncl.py and bayesncl.py" in refused("theory_gate.py", whole / "simclr")

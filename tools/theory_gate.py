@@ -12,7 +12,7 @@ falls below the cost λ log(1/ρ) of an open gate.
     grid    Cons., adjusted Cons., live dimensions and linear probe over ρ and λ, of records (study.py shapes-grid)
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", arXiv 2605.28441.
 
-    python tools/theory_gate.py [runs/<a> runs/<b> …]    a table; gate.json and pictures in runs/theory_gate-<time>
+    python tools/theory_gate.py [runs/<a> …]    a table; results.json and pictures in runs/theory_gate-<time>
 """
 import argparse
 import itertools
@@ -122,15 +122,15 @@ def conflict(folder: Path, data_root: str | None, batches=40) -> dict[str, Tenso
 
 
 def summary(c: dict[str, Tensor]) -> dict[str, float]:
-    """Medians over frequent (a fifth of the images and more) and rare dimensions (1 to 5 %): |mean|/std of the gradient
-    over batches, |pull + push| / (|pull| + |push|), std, share of entries kept; and how many there are."""
-    numbers = {}
-    for name, group in ("frequent", c["gated"] >= 0.2), ("rare", (c["gated"] >= 0.01) & (c["gated"] < 0.05)):
-        values = {"mean_over_std": c["mean"].abs() / c["std"], "std": c["std"], "open": c["open"],
-                  "left": c["mean"].abs() / (c["pull"].abs() + c["push"].abs()).clamp(min=1e-12)}
-        numbers |= {f"{name}_{key}": value[group].median().item() for key, value in values.items() if group.any()}
-        numbers[f"{name}_dims"] = int(group.sum())
-    return numbers
+    """Medians over frequent (a fifth of the images and more) and rare dimensions (1 to 5 %) of |mean|/std over batches,
+    std and |pull + push| / (|pull| + |push|); median frequency of closed and open dimensions; how many there are."""
+    values = {"mean_over_std": c["mean"].abs() / c["std"], "std": c["std"], "pi": c["pi"],
+              "left": c["mean"].abs() / (c["pull"].abs() + c["push"].abs()).clamp(min=1e-12)}
+    groups = {"frequent": c["gated"] >= 0.2, "rare": (c["gated"] >= 0.01) & (c["gated"] < 0.05),
+              "closed": (c["open"] < 0.5) & (c["pi"] > 0), "open": c["open"] >= 0.5}
+    return {f"{name}_{key}": value[group].median().item() for name, group in groups.items() if group.any()
+            for key, value in values.items() if key == "pi" or name in ("frequent", "rare")} \
+        | {f"{name}_dims": int(group.sum()) for name, group in groups.items()}
 
 
 def draw_grid(draw, path: Path) -> None:
@@ -182,7 +182,7 @@ def main(argv=None):
     runs = {folder.resolve().name: conflict(folder, args.data_root) for folder in args.runs}
     folder = common.new_folder(args.out, {"method": "theory_gate"}, torch.device("cpu"))
     found = {"toy": toy(), "runs": {name: summary(c) for name, c in runs.items()}}
-    with common.replacing(folder / "gate.json") as file:
+    with common.replacing(folder / "results.json") as file:
         file.write(json.dumps(found, indent=1).encode() + b"\n")
     columns = {"π": FREQUENCIES, **{key: found["toy"][key] for key in ("gain", "product")}, **found["toy"]["kept"]}
     print(common.markdown([[*columns], *([f"{value:.2g}" for value in values] for values in zip(*columns.values()))]))
