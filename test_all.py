@@ -290,7 +290,7 @@ PUBLISHED = [  # programs, data sets, and what the papers and the authors' code 
 
 
 def test_presets_lars_and_schedules_are_the_published_ones_any_preset_may_be_named_and_byols_momentum_grows_to_1():
-    cases = [(a, b, recipe) for of, on, recipe in PUBLISHED for a in of.split(", ") for b in on.split()]
+    cases = [(p, n, known) for programs, names, known in PUBLISHED for p in programs.split(", ") for n in names.split()]
     for program, name, published in cases:
         method, *base = program.split()
         parse = lambda *flags: vars(METHODS[method].parser(*base[1:]).parse([*base, "--device", "cpu", *flags]))
@@ -367,7 +367,7 @@ def test_the_probe_is_its_objectives_minimum_neighbours_vote_and_agree_like_loop
 
 def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_less_the_loss_with_it():
     n, K, C, e = 60, 12, 4, torch.randn(60, 12, dtype=torch.double) * (torch.rand(60, 12) < 0.3)
-    h, y, e[:, 3], e[5] = torch.randn(n, 5, dtype=torch.double), torch.arange(n) % C, 0, 0  # dead dimension, empty sample
+    h, y, e[:, 3], e[5] = torch.randn(n, 5, dtype=torch.double), torch.arange(n) % C, 0, 0  # dead dimension, empty row
     z = np.array([row / max(np.linalg.norm(row), 1e-12) for row in e.numpy()])
     columns, ours, loop = common.dimensions(e, {"": y}, h), common.interpretability(e, {"": y}, h), []
     chance, pairs = common.random_consistency(y).mean(0), ~np.eye(n, dtype=bool)  # pairs: not with itself
@@ -674,7 +674,8 @@ def test_sparse_data_and_settings_are_the_papers_the_fast_one_concludes_the_same
         assert (s.batch_norm == "no") == (s.latents == "onehot-plus") == (name == "fig1")
         assert s.lr[0] * s.epochs * s.steps == sc.BUDGET[s.method] == (400 if s.method == "simsiam" else 200)
         assert s.sparsity == ([0.1, 0.3] if name in ("table1", "fig2", "fig3") else [0.1])
-    assert [(s.head, s.activation) for s in paper("table1")] == [*zip(["linear"] * 3 + ["mlp"], ["srelu", "authors"] * 2)]
+    assert [(s.head, s.activation) for s in paper("table1")] == [
+        ("linear", "srelu"), ("linear", "authors"), ("linear", "srelu"), ("mlp", "authors")]
     assert [(s.head, s.warm) for i in (4, 5, 6, 7) for s in paper(f"fig{i}")[:1]] == [
         ("none", [1]), ("linear", [1]), ("linear", [None]), ("none", [1, 1.25, 1.5, 2])]
     assert 10 in sc.train(landscape(lr=5.0, epochs=12), records=2)[1]["epoch"]  # where lr × steps is 200
@@ -859,8 +860,7 @@ def test_the_loss_closes_frequent_gates_the_prior_opens_and_images_of_one_class_
     for k in (0, 99):  # of π = 0.05 and 0.99
         kept = torch.arange(100) != k
         without = simclr.nt_xent(z1[:, kept], z2[:, kept], 0.2) - simclr.nt_xent(z1, z2, 0.2)
-        assert theory_gate.gain(z1, z2, 0.2)[k].item() == pytest.approx(without.item(), abs=1e-6)
-        assert (without > 0) == (k == 0)
+        assert abs(theory_gate.gain(z1, z2, 0.2)[k] - without) < 1e-6 and (without > 0) == (k == 0)
     monkeypatch.setattr(theory_gate, "SETTINGS", [(0.8, 0.0)])  # no KL term
     toy = theory_gate.toy(seeds=1, steps=150)
     assert np.corrcoef(toy["product"], theory_gate.LAW)[0, 1] > 0.99 and toy["gain"][0] > 0 > toy["gain"][-1]
@@ -1270,7 +1270,24 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tm
     assert lines(run)[:10] == lines(one)[:10] and [line.get("epoch") for line in lines(run)[10:]] == [11, None]
 
 
-def test_damage_a_full_disk_and_an_infinite_loss_leave_what_was_there(whole, tiny, tmp_path, monkeypatch, capsys):
+def train_variants(folder, tiny):
+    """What the processes of the next test do: a whole run; then two steps of each variant, in float64 (in float32
+    rounding flips a few ReLUs), of the same views, with BatchNorm frozen. Leaves the folders <processes> <variant>."""
+    importlib.import_module("bayesncl").main([*shlex.split(tiny), "--out", f"{folder}/{common.world()}"])
+    torch.save(torch.rand(9), f"{folder}/{common.world()}-{common.rank()}.pt")  # what it would draw next
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double
+    nn.modules.batchnorm._BatchNorm.train = lambda norm, mode=True: nn.Module.train(norm, False)
+    common.two_views = lambda x, *_, **__: (x[..., ::2, ::2] / 255.0, x[..., ::2, 1::2] / 255.0)
+    common.augment = lambda x, *_, **__: x[..., ::2, ::2] / 255.0
+    common.evaluate = lambda run, data, model, **_: ({}, *common.features(model, data.x_test, 16))
+    for variant in VARIANTS:
+        method, _, flags = variant.partition(".py")
+        argv = f"{tiny} --limit 48 --batch-size 24 --epochs 1 --optimizer sgd --precision fp32 {flags} --out"
+        importlib.import_module(method).main([*shlex.split(argv), f"{folder}/{common.world()} {variant}"])
+
+
+def test_damage_and_nan_leave_what_was_there_and_two_processes_train_as_one(whole, tiny, tmp_path, monkeypatch, capsys):
     archive, folder, checkpoint = (tmp_path / name for name in ("archive.npz", "mapped", "checkpoint.pt"))
     np.savez(archive, **ARRAYS)
     zipfile.ZipFile(archive).extractall(folder)
@@ -1299,6 +1316,16 @@ def test_damage_a_full_disk_and_an_infinite_loss_leave_what_was_there(whole, tin
     assert stop.value.code == 3 and "epoch 2: the loss is not finite; the last checkpoint stays" in error
     assert common.load_checkpoint(run / "checkpoint.pt")["epochs"] == len(lines(run)) == 1
     assert re.search(r"^epoch 1/3  \d+ s left  \d+ images/s  loss [\d.]+  spread [\d.]+  act [\d.]+$", out, re.M)
+    code = f"import common, {Path(__file__).stem} as t; common.launch(lambda: t.train_variants('{tmp_path}', '{tiny}'))"
+    torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2 --no-python".split()
+    side_by_side(["-c", code], [*torchrun, sys.executable, "-c", code])
+    for variant in VARIANTS:
+        one, two = (tmp_path / f"{world} {variant}" for world in (1, 2))
+        assert lines(two) == [pytest.approx(line) for line in lines(one)]
+        ours, theirs = (common.load_checkpoint(run / "checkpoint.pt")["model"] for run in (one, two))
+        assert all(torch.allclose(ours[key], theirs[key], rtol=0, atol=1e-9) for key in ours), variant
+    assert [line.get("epoch") for line in lines(tmp_path / "2")] == [1, 2, 3, None]
+    assert not torch.equal(*(torch.load(tmp_path / f"2-{rank}.pt") for rank in (0, 1))), "views of their own"
 
 
 @pytest.mark.parametrize("command", [*VARIANTS, "bayesncl.py --gate gumbel --similarity ipw --optimizer lars --blur 1"])
@@ -1318,36 +1345,6 @@ def test_nothing_is_read_back_within_an_epoch(tiny, tmp_path, monkeypatch, comma
     with HostReads() as reads, pytest.raises(StopIteration):
         inside(f"{command} {tiny} --out", tmp_path)
     assert len(counts) == 4 and counts[0] == counts[3]
-
-
-def train_variants(folder, tiny):
-    """What the processes of the next test do: a whole run; then two steps of each variant, in float64 (in float32
-    rounding flips a few ReLUs), of the same views, with BatchNorm frozen. Leaves the folders <processes> <variant>."""
-    importlib.import_module("bayesncl").main([*shlex.split(tiny), "--out", f"{folder}/{common.world()}"])
-    torch.save(torch.rand(9), f"{folder}/{common.world()}-{common.rank()}.pt")  # what it would draw next
-    torch.set_default_dtype(torch.float64)
-    torch.Tensor.float = torch.Tensor.double
-    nn.modules.batchnorm._BatchNorm.train = lambda norm, mode=True: nn.Module.train(norm, False)
-    common.two_views = lambda x, *_, **__: (x[..., ::2, ::2] / 255.0, x[..., ::2, 1::2] / 255.0)
-    common.augment = lambda x, *_, **__: x[..., ::2, ::2] / 255.0
-    common.evaluate = lambda run, data, model, **_: ({}, *common.features(model, data.x_test, 16))
-    for variant in VARIANTS:
-        method, _, flags = variant.partition(".py")
-        argv = f"{tiny} --limit 48 --batch-size 24 --epochs 1 --optimizer sgd --precision fp32 {flags} --out"
-        importlib.import_module(method).main([*shlex.split(argv), f"{folder}/{common.world()} {variant}"])
-
-
-def test_two_processes_train_as_one_with_views_of_their_own_and_the_first_alone_writes(tiny, tmp_path, monkeypatch):
-    code = f"import common, {Path(__file__).stem} as t; common.launch(lambda: t.train_variants('{tmp_path}', '{tiny}'))"
-    torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2 --no-python".split()
-    side_by_side(["-c", code], [*torchrun, sys.executable, "-c", code])
-    for variant in VARIANTS:
-        one, two = (tmp_path / f"{world} {variant}" for world in (1, 2))
-        assert lines(two) == [pytest.approx(line) for line in lines(one)]
-        ours, theirs = (common.load_checkpoint(run / "checkpoint.pt")["model"] for run in (one, two))
-        assert all(torch.allclose(ours[key], theirs[key], rtol=0, atol=1e-9) for key in ours), variant
-    assert [line.get("epoch") for line in lines(tmp_path / "2")] == [1, 2, 3, None]
-    assert not torch.equal(*(torch.load(tmp_path / f"2-{rank}.pt") for rank in (0, 1))), "views of their own"
 
 
 # ------------------------------------------------------------------------------------------------------- accuracy gates
@@ -1464,7 +1461,7 @@ def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tm
     shutil.rmtree(tmp_path / "results")
     leave(tmp_path / "done", lp1=50.0), leave(tmp_path / "runs" / "b")  # b was interrupted
     (method := tmp_path / "method.py").write_text(
-        "import shutil, sys\nof = dict(zip(sys.argv[1::2], sys.argv[2::2]))\nif '--bad' in of: sys.exit('what is wrong')\n"
+        "import shutil, sys\nof = dict(zip(sys.argv[1::2], sys.argv[2::2]))\nif '--bad' in of: sys.exit('a reason')\n"
         f"shutil.copytree('{tmp_path}/done', of.get('--out') or of['--resume'], dirs_exist_ok=True)\n")
     (tmp_path / "tools").mkdir(), monkeypatch.setattr(study, "ROOT", tmp_path)
     (tmp_path / "tools" / "more.py").write_text(
@@ -1473,7 +1470,7 @@ def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tm
     assert study.record_all(runs, 2, "cpu", "data", math.inf) is False
     out, error = capsys.readouterr()
     assert re.search("^a: .* --out", out, re.M) and re.search("^b: .* --resume", out, re.M)
-    assert "c: exit code 1: what is wrong" in error
+    assert "c: exit code 1: a reason" in error
     kept = {path.name: report.record(path) for path in (tmp_path / "results").iterdir()}
     assert {name: (of["lp1"], of.get("cons")) for name, of in kept.items()} == {"a": (50, 7), "b": (50, None)}
     assert (tmp_path / "results" / "a" / "dimensions.csv").read_text() == (
