@@ -269,22 +269,19 @@ PUBLISHED = [  # programs, data sets, and what the papers and the authors' code 
     ("sparsehead, sparsehead --base wmse", "stl10 tiny-imagenet-200", dict(
         image_size=64, lr=2e-3, head_out=128, whiten_size=256, whiten_splits=4)),
     ("sparsehead", "stl10", dict(epochs=2000)), ("sparsehead --base swav", CIFAR, dict(epochs=1000, temperature=0.1)),
-    ("sparsehead --base simclr", IMAGENET, LARGE | dict(
-        batch_size=4096, lr=0.3 * 16, weight_decay=1e-6, jitter=0.8, temperature=0.5, head_hidden=2048, head_out=128)),
-    ("sparsehead --base byol", IMAGENET, LARGE | dict(
-        batch_size=4096, lr=0.2 * 16, weight_decay=1.5e-6, jitter=0.4, momentum=0.996, head_hidden=4096, head_out=256)),
-    ("sparsehead --base barlow", IMAGENET, LARGE | dict(
-        batch_size=2048, lr=0.2 * 8, bias_lr=0.0048 * 8, weight_decay=1.5e-6, head_hidden=8192, head_out=8192)),
     ("sparsehead --base wmse", IMAGENET, dict(
         batch_size=512, optimizer="adam", lr=2e-3, weight_decay=1e-6, schedule="step", head_hidden=1024, head_out=128,
         whiten_size=256, whiten_splits=1, min_scale=0.08, jitter=0.8, gray=0.2, blur=0)),
-    ("sparsehead --base vicreg", IMAGENET, LARGE | dict(
-        batch_size=2048, lr=0.2 * 8, weight_decay=1e-6, head_hidden=8192, head_out=8192, jitter=0.4, gray=0.2)),
-    ("sparsehead --base swav", IMAGENET, LARGE | dict(
-        batch_size=64 * 64, lr=4.8, weight_decay=1e-6, temperature=0.1, prototypes=3000, head_hidden=2048, head_out=128,
-        min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bilinear")),
-    ("sparsehead --base ssl-hsic", IMAGENET, LARGE | dict(
-        batch_size=4096, lr=0.4 * 16, weight_decay=1e-6, momentum=0.99, head_hidden=4096, head_out=256)),
+    *((f"sparsehead --base {base}", IMAGENET, LARGE | more | dict(
+        batch_size=batch, lr=lr, weight_decay=decay, head_hidden=hidden, head_out=out))
+      for base, batch, lr, decay, hidden, out, more in [
+        ("simclr", 4096, 0.3 * 16, 1e-6, 2048, 128, dict(jitter=0.8, temperature=0.5)),
+        ("byol", 4096, 0.2 * 16, 1.5e-6, 4096, 256, dict(jitter=0.4, momentum=0.996)),
+        ("barlow", 2048, 0.2 * 8, 1.5e-6, 8192, 8192, dict(bias_lr=0.0048 * 8)),
+        ("vicreg", 2048, 0.2 * 8, 1e-6, 8192, 8192, dict(jitter=0.4, gray=0.2)),
+        ("ssl-hsic", 4096, 0.4 * 16, 1e-6, 4096, 256, dict(momentum=0.99)),
+        ("swav", 64 * 64, 4.8, 1e-6, 2048, 128, dict(
+            temperature=0.1, prototypes=3000, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bilinear"))]),
     ("simsiam", CIFAR, SIMSIAM | dict(arch="resnet18", image_size=32, epochs=800, lr=0.03 * 2, weight_decay=5e-4,
                                       projector_layers=2, blur=0, crop="bilinear", stop_grad=True, predictor=True)),
     ("simsiam", "imagenet", SIMSIAM | dict(arch="resnet50", image_size=224, epochs=100, lr=0.05 * 2, weight_decay=1e-4,
@@ -292,9 +289,9 @@ PUBLISHED = [  # programs, data sets, and what the papers and the authors' code 
 ]
 
 
-@pytest.mark.parametrize("programs,names,published", PUBLISHED)
-def test_presets_are_the_published_recipes_and_any_may_be_named(programs, names, published):
-    for program, name in itertools.product(programs.split(", "), names.split()):
+def test_presets_lars_and_schedules_are_the_published_ones_any_preset_may_be_named_and_byols_momentum_grows_to_1():
+    cases = [(p, n, known) for programs, names, known in PUBLISHED for p in programs.split(", ") for n in names.split()]
+    for program, name, published in cases:
         method, *base = program.split()
         parse = lambda *flags: vars(METHODS[method].parser(*base[1:]).parse([*base, "--device", "cpu", *flags]))
         settings = lambda *flags: {k: v for k, v in parse(*flags).items() if k not in ("dataset", "preset", "command")}
@@ -302,9 +299,6 @@ def test_presets_are_the_published_recipes_and_any_may_be_named(programs, names,
         assert {key: args[key] for key in published} == pytest.approx(published)
         assert args == settings("--dataset", "mine", "--preset", name) != default
         assert default == settings("--dataset", name, "--preset", "default")
-
-
-def test_lars_is_the_published_update_and_rates_warm_up_then_fall_in_a_cosine_or_steps_and_byols_momentum_grows_to_1():
     start = [torch.randn(4, 3), torch.zeros(4, 3), torch.randn(4, 3), torch.randn(4)]
     for trust, clip in (0.02, True), (0.001, False):  # NCL's; SimCLR's and BYOL's
         params, velocity = [nn.Parameter(w.clone()) for w in start], [torch.zeros_like(w) for w in start]
@@ -322,17 +316,15 @@ def test_lars_is_the_published_update_and_rates_warm_up_then_fall_in_a_cosine_or
     rate = [common.lr_at(step, 100, 10) for step in range(101)]
     assert rate[0] == 1 / 11 and rate[10] == 1 and rate[10::30] == pytest.approx([1, 0.75, 0.25, 0])
     assert np.allclose(np.diff(rate[:11]), 1 / 11) and (np.diff(rate[10:]) < 0).all() and common.lr_at(0, 100) == 1
-    short = [common.lr_at(step, 30, 100) for step in range(30)]  # a run shorter than its recipe's warm-up
-    assert short.index(max(short)) == 15 and max(short) == 1
+    assert {step: rate for step in range(30) if (rate := common.lr_at(step, 30, 100)) >= 1} == {15: 1}  # short run
     groups = [dict(params=[nn.Parameter(torch.zeros(1))], **kw) for kw in ({}, {"lr": 2.0}, {"fixed_lr": True})]
     optimizer = torch.optim.SGD(groups, lr=0.5)
     common.set_lr(optimizer, 0.5), common.set_lr(optimizer, 0.1)  # shares of the peak
     assert [group["lr"] for group in optimizer.param_groups] == [0.5 * 0.1, 2.0 * 0.1, 0.5]
-    steps, at = 97 * 1000, lambda step: sparsehead.step_decay(step, steps, warmup=500, epochs=1000)  # W-MSE's
+    decay, at = sparsehead.step_decay, lambda step: decay(step, 97 * 1000, warmup=500, epochs=1000)  # W-MSE's
     assert [at(0), at(249), at(499), at(582)] == [1 / 500, 0.5, 1, 1]
     assert [at(97 * epoch) for epoch in (949, 950, 974, 975, 999)] == pytest.approx([1, 0.2, 0.2, 0.04, 0.04])
-    short = [sparsehead.step_decay(10 * epoch, 400, 0, 40) for epoch in range(40)]
-    assert short == pytest.approx([1] * 30 + [0.2] * 5 + [0.04] * 5)
+    assert [decay(10 * i, 400, 0, 40) for i in range(40)] == pytest.approx([1] * 30 + [0.2] * 5 + [0.04] * 5)
     for name, images in (("cifar10", 50_000), ("stl10", 105_000), ("tiny-imagenet-200", 100_000)):
         assert round(sparsehead.PRESETS[name]["warmup"] * (images // 512)) == 500
     momentum = [sparsehead.momentum_at(step, 100) for step in range(101)]
@@ -374,9 +366,8 @@ def test_the_probe_is_its_objectives_minimum_neighbours_vote_and_agree_like_loop
 
 
 def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_less_the_loss_with_it():
-    n, K, C = 60, 12, 4
-    e, y = torch.randn(n, K, dtype=torch.double) * (torch.rand(n, K) < 0.3), torch.arange(n) % C
-    h, e[:, 3], e[5] = torch.randn(n, 5, dtype=torch.double), 0, 0  # a dead dimension, an empty sample
+    n, K, C, e = 60, 12, 4, torch.randn(60, 12, dtype=torch.double) * (torch.rand(60, 12) < 0.3)
+    h, y, e[:, 3], e[5] = torch.randn(n, 5, dtype=torch.double), torch.arange(n) % C, 0, 0  # dead dimension, empty row
     z = np.array([row / max(np.linalg.norm(row), 1e-12) for row in e.numpy()])
     columns, ours, loop = common.dimensions(e, {"": y}, h), common.interpretability(e, {"": y}, h), []
     chance, pairs = common.random_consistency(y).mean(0), ~np.eye(n, dtype=bool)  # pairs: not with itself
@@ -409,7 +400,7 @@ def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_les
         assert common.sepin(*(view.float() for view in pair)).tolist() == pytest.approx(loop, abs=1e-5)
 
 
-def test_consistency_of_random_images_is_a_count_and_metrics_of_rare_dead_and_collapsed_dimensions_have_values():
+def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_values_known_embeddings_their_geometry():
     y = torch.tensor([0] * 20 + [1] * 9 + [3])
     draw, ours = torch.Generator().manual_seed(0), common.random_consistency(y, 3000)
     for row in ours[:3]:
@@ -430,9 +421,19 @@ def test_consistency_of_random_images_is_a_count_and_metrics_of_rare_dead_and_co
     assert common.table("ncl", empty).splitlines()[2].count("–") == 9  # undefined or not measured
     assert common.health(torch.randn(2000, 64))["spread"] == pytest.approx(1, abs=0.02)
     assert common.health(torch.ones(100, 64))["spread"] < 1e-4 and common.health(torch.eye(4))["act"] == 0.25
+    white = torch.linalg.qr(torch.cat([torch.ones(50, 1), torch.randn(50, 3)], 1))[0][:, 1:] * 7  # known: covariance I
+    values = sparsehead.spectrum(white * torch.tensor([2.0, 1.0, 0.5]) @ torch.linalg.qr(torch.randn(3, 3))[0] + 9)
+    assert values.tolist() == pytest.approx([4.0, 1.0, 0.25], abs=1e-4)
+    for eigenvalues, rank in (([0.5, 0.25, 0.25], 2**1.5), ([1.0] * 7, 7), ([3.0, 0, 0], 1)):
+        assert sparsehead.effective_rank(torch.tensor(eigenvalues)) == pytest.approx(rank, rel=1e-5)
+    assert sparsehead.min_max_ratio(torch.tensor([[0.0], [1.0], [3.0]])) == pytest.approx((2 / 1 + 1 / 1 + 1 / 2) / 3)
+    x = torch.randn(300, 10_000)  # Lemma 5.7: the ratio of independent dimensions vanishes, like 1/√d; of few it stays
+    ratios = [sparsehead.min_max_ratio(x[:, :d]) for d in (1000, 10_000)]
+    assert ratios[1] < 0.05 and ratios[0] / ratios[1] == pytest.approx(10**0.5, rel=0.1)
+    assert sparsehead.min_max_ratio(x[:, :3] @ torch.randn(3, 1000)) > 5
 
 
-# ------------------------------------------------------------------------------------------------ losses of all methods
+# --------------------------------------------------------------------------------- losses of all methods, sparsehead.py
 def naive_nt_xent(z1, z2, temperature):
     z = unit(torch.cat([z1, z2]))
     rows = enumerate(torch.exp(z @ z.T / temperature))
@@ -509,19 +510,54 @@ LOSSES = [
     (simsiam.negative_cosine, lambda p, z, **_: -(unit(p) * unit(z)).sum() / len(p), dict(stop_gradient=False))]
 
 
-@pytest.mark.parametrize("ours,naive,options", LOSSES)
-def test_every_loss_is_the_loop_of_its_equation_with_its_gradient_and_in_float32(ours, naive, options):
-    inputs = [torch.randn(7, 5, dtype=torch.double, requires_grad=True) for _ in range(2)]
-    a, b = ours(*inputs, **options), naive(*inputs, **options)
-    assert a.item() == pytest.approx(b.item(), rel=1e-5)
-    for g, h in zip(*(torch.autograd.grad(loss, inputs, allow_unused=True) for loss in (a, b))):  # None: stopped
-        assert g is h is None or torch.allclose(g, h, atol=1e-5)
-    with torch.autocast("cpu", torch.bfloat16):  # whatever the caller's autocast
-        assert torch.equal(ours(*(z.float() for z in inputs), **options), a) and a.dtype == torch.float32
+def test_every_loss_is_the_loop_of_its_equation_and_has_its_limits_columns_shrink_and_targets_are_moving_averages():
+    for ours, naive, options in LOSSES:  # values, gradients, and in float32
+        inputs = [torch.randn(7, 5, dtype=torch.double, requires_grad=True) for _ in range(2)]
+        a, b = ours(*inputs, **options), naive(*inputs, **options)
+        assert a.item() == pytest.approx(b.item(), rel=1e-5)
+        for g, h in zip(*(torch.autograd.grad(loss, inputs, allow_unused=True) for loss in (a, b))):  # None: stopped
+            assert g is h is None or torch.allclose(g, h, atol=1e-5)
+        with torch.autocast("cpu", torch.bfloat16):  # whatever the caller's autocast
+            assert torch.equal(ours(*(z.float() for z in inputs), **options), a) and a.dtype == torch.float32
+    W = F.normalize(torch.randn(4, 6, dtype=torch.double), dim=0) * torch.tensor([0, 0.3, 0.7, 1, 2, 3])
+    gradient, = torch.autograd.grad(norm := sparsehead.l21_norm(W.requires_grad_()), W)
+    assert norm.item() == pytest.approx(sum(math.sqrt(sum(v**2 for v in column)) for column in W.T.tolist()))
+    assert (gradient[:, 0] == 0).all() and torch.allclose(gradient[:, 1:], F.normalize(W, dim=0)[:, 1:])
+    sparsehead.shrink_columns(V := W.detach().clone(), 0.5)
+    assert torch.allclose(V, F.normalize(W, dim=0) * (W.norm(dim=0) - 0.5).clamp(min=0)) and (V[:, :2] == 0).all()
+    z = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 5, dtype=torch.double)], 1))[0][:, 1:] * 63**0.5
+    assert sparsehead.vicreg_loss(z, z).abs() < 1e-6  # equal views, covariance I
+    x, y, A = torch.randn(3, 12, 4, dtype=torch.double), torch.randn(12, 4), torch.randn(4, 4, dtype=torch.double)
+    white, turned = sparsehead.whiten(x), sparsehead.whiten(x @ A + 5)
+    assert torch.allclose(torch.stack([w.T.cov() for w in white]), torch.eye(4, dtype=torch.double), atol=1e-9)
+    assert torch.allclose(white @ white.mT, turned @ turned.mT)  # the same up to a rotation, whatever A
+    assert sparsehead.wmse_loss(y, y @ A.float().tril(-1).add(torch.eye(4)).T, size=12) < 1e-5  # if A is triangular
+    assert sparsehead.whiten(torch.ones(6, 3)).isnan().all()
+    scores = torch.rand(40, 8) * 2 - 1
+    for iterations, error in (3, 1.5), (500, 1e-4):
+        Q = sparsehead.sinkhorn(scores, iterations=iterations)
+        assert torch.allclose(Q.sum(1), torch.ones(40)) and (Q.sum(0) - 40 / 8).abs().max() < error
+    u = (Q / (scores / 0.05).exp()).log()  # Q = Diag(u) exp(scores / ε) Diag(v)
+    assert torch.allclose(u - u[:1] - u[:, :1] + u[0, 0], torch.zeros(()), atol=1e-3)
+    assert sparsehead.swav_loss(torch.eye(4), torch.eye(4), torch.eye(4), 0.05) < 1e-6  # a prototype for each image
+    assert sparsehead.hsic_loss(torch.ones(10, 3), torch.ones(10, 3)).abs() < 1e-5  # collapsed
+    apart = sparsehead.hsic_loss(torch.eye(10), torch.eye(10), gamma=0).item()  # k is 1 and, between images, 1/√3
+    assert apart == pytest.approx((1 + 9 / 3**0.5) / 10 - 1)
+    backbone, d = common.resnet("resnet8", 32)
+    model = sparsehead.SparseHead(backbone, sparsehead.batch_norm_head("mlp", d, 30, 20), "ssl-hsic", 30, 20)
+    x, online = torch.randn(2, 4, 3, 32, 32), nn.Sequential(backbone, model.head)
+    _, _, p1, p2, t1, t2 = model.both(model, *x)
+    (sparsehead.byol_loss(p1, t2) + sparsehead.byol_loss(p2, t1)).backward()
+    assert all(name.startswith("target") == (p.grad is None) != p.requires_grad for name, p in model.named_parameters())
+    before = [p.detach().clone() for p in online.parameters()]  # the target starts as a copy
+    nn.init.normal_(model.head[0].weight)
+    sparsehead.update_target(model.target, online, 0.9)
+    for target, old, new in zip(model.target.parameters(), before, online.parameters()):
+        assert torch.allclose(target, 0.9 * old + 0.1 * new, atol=1e-6)
 
 
-# -------------------------------------------------------------------------------- ncl.py, bayesncl.py, nce.py, mmncl.py
-def test_theorem_1_ncl_is_not_rotation_invariant_but_a_non_negative_matrix_factorisation_and_activations_are_formulas():
+# ------------------------------------------------------------------------------------------ ncl.py, bayesncl.py, nce.py
+def test_ncl_is_not_rotation_invariant_but_a_matrix_factorisation_activations_are_formulas_and_nce_is_cross_entropy():
     """[NCL]: a batch's loss estimates ‖Ā − F Gᵀ‖² − ‖Ā‖², Ā = P(x, x') / √(P(x) P(x')), F, G ≥ 0; of views, G = F, and
     of captions. Trap: rep_relu is 0 on a row of negatives but has a gradient, which eps = 1e-12 multiplies by 1e12."""
     z1, z2 = torch.randn(2, 20, 6, dtype=torch.double)
@@ -533,8 +569,7 @@ def test_theorem_1_ncl_is_not_rotation_invariant_but_a_non_negative_matrix_facto
         assert loss(a[:, P], b[:, P]).item() == pytest.approx(loss(a, b).item(), rel=1e-5)
     joint, (f, g) = torch.rand(9, 9, dtype=torch.double), torch.randn(2, 9, 4, dtype=torch.double).relu()
     for joint, g in (joint + joint.T, f), (joint, g):  # P(x, x') of views, of images and captions
-        joint = joint / joint.sum()
-        p, q = joint.sum(1, keepdim=True), joint.sum(0)[:, None]
+        p, q = (joint := joint / joint.sum()).sum(1, keepdim=True), joint.sum(0)[:, None]
         A, F_, G = joint / (p * q.T).sqrt(), p.sqrt() * f, q.sqrt() * g
         distance = (A - F_ @ G.T).square().sum() - A.square().sum()
         assert distance.item() == pytest.approx(((f @ g.T).square() * p * q.T - 2 * (f @ g.T) * joint).sum().item())
@@ -553,6 +588,12 @@ def test_theorem_1_ncl_is_not_rotation_invariant_but_a_non_negative_matrix_facto
     assert loss.isfinite() and 0 < gradient[:2].abs().max() and gradient.abs().max() < 200
     assert torch.equal(kept := ncl.keep_topk(z, 3), torch.where(z >= z.sort(1).values[:, -3:-2], z, 0))
     assert torch.equal(torch.autograd.grad(kept.sum(), z)[0], (kept != 0).float())
+    backbone, classifier, x = common.resnet("resnet8", 16)[0], nn.Linear(64, 5, bias=False), torch.randn(8, 3, 16, 16)
+    model = lambda *how: nce.NCE(backbone, nn.Identity(), classifier, *how)(x)[1:]
+    (f, scores), (f_plus, same), (_, other) = model("none"), model("relu"), model("relu", "non-negative")
+    assert torch.equal(f, f_plus) and torch.equal(scores, same) and f.min() >= 0  # means of a ReLU
+    assert torch.allclose(other, f @ classifier.weight.relu().T, atol=1e-6) and not torch.allclose(other, same)
+    assert [nce.accuracy(s, scores.argmax(1)) for s in (scores, -scores)] == [dict(top1=n, top5=100) for n in (100, 0)]
 
 
 def test_gates_are_thresholds_of_their_noise_kl_is_torchs_and_nothing_reaches_the_backbone_unless_it_is_asked_for():
@@ -595,84 +636,6 @@ def test_gates_are_thresholds_of_their_noise_kl_is_torchs_and_nothing_reaches_th
         assert torch.allclose(plain.frequency, pi)  # evaluation does not move it
 
 
-def test_nce_without_projector_is_cross_entropy_unless_weights_are_non_negative_and_captions_are_bags_of_words():
-    backbone, classifier, x = common.resnet("resnet8", 16)[0], nn.Linear(64, 5, bias=False), torch.randn(8, 3, 16, 16)
-    model = lambda *how: nce.NCE(backbone, nn.Identity(), classifier, *how)(x)[1:]
-    (f, scores), (f_plus, same), (_, other) = model("none"), model("relu"), model("relu", "non-negative")
-    assert torch.equal(f, f_plus) and torch.equal(scores, same) and f.min() >= 0  # means of a ReLU
-    assert torch.allclose(other, f @ classifier.weight.relu().T, atol=1e-6) and not torch.allclose(other, same)
-    assert [nce.accuracy(s, scores.argmax(1)) for s in (scores, -scores)] == [dict(top1=n, top5=100) for n in (100, 0)]
-    rows = mmncl.numbered(["A half-disc, left", "Left half-disc", "!"])
-    assert rows.shape == (3, 3) and rows[0, 1:].tolist() == rows[1, :2].tolist()[::-1] and rows[2].tolist() == [1, 0, 0]
-    said = {*" ".join(shapes.draw(0, 500)["captions_test"]).replace(",", "").split()}
-    assert len(mmncl.numbered([" ".join(said)]).unique()) == len(said) > 25  # no two share a vector
-    vector = (model := mmncl.MMNCL(None, None, nn.Identity(), 4, "none")).text.weight
-    means = torch.stack([vector[rows[0]].mean(0), vector[rows[1, :2]].mean(0), vector[1]])
-    assert torch.allclose(model.read(rows)[0], means)
-    (v, t), caption = torch.randn(2, 30, 8), torch.arange(30) // 2  # every caption twice
-    near = [caption[(unit(t) @ unit(v)[i]).argsort(descending=True)[:5]].tolist() for i in range(30)]
-    found = [100 * np.mean([i // 2 in row[:k] for i, row in enumerate(near)]) for k in (1, 5)]
-    assert mmncl.recall(v, t, caption) == pytest.approx(found)
-
-
-# -------------------------------------------------------------------------------------------------------- sparsehead.py
-def test_l21_norm_is_a_loop_over_columns_and_the_proximal_step_shortens_each():
-    W = torch.randn(4, 6, dtype=torch.double)
-    W[:, 0], W[:, 1] = 0, W[:, 1] / W[:, 1].norm() * 0.3
-    gradient, = torch.autograd.grad(norm := sparsehead.l21_norm(W.requires_grad_()), W)
-    assert norm.item() == pytest.approx(sum(math.sqrt(sum(v**2 for v in column)) for column in W.T.tolist()))
-    assert (gradient[:, 0] == 0).all() and torch.allclose(gradient[:, 1:], F.normalize(W, dim=0)[:, 1:])
-    sparsehead.shrink_columns(V := W.detach().clone(), 0.5)
-    assert torch.allclose(V, F.normalize(W, dim=0) * (W.norm(dim=0) - 0.5).clamp(min=0)) and (V[:, :2] == 0).all()
-
-
-def test_the_losses_of_the_bases_at_their_limits():
-    z = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 5, dtype=torch.double)], 1))[0][:, 1:] * 63**0.5
-    assert sparsehead.vicreg_loss(z, z).abs() < 1e-6  # equal views, covariance I
-    x, y, A = torch.randn(3, 12, 4, dtype=torch.double), torch.randn(12, 4), torch.randn(4, 4, dtype=torch.double)
-    white, turned = sparsehead.whiten(x), sparsehead.whiten(x @ A + 5)
-    assert torch.allclose(torch.stack([w.T.cov() for w in white]), torch.eye(4, dtype=torch.double), atol=1e-9)
-    assert torch.allclose(white @ white.mT, turned @ turned.mT)  # the same up to a rotation, whatever A
-    assert sparsehead.wmse_loss(y, y @ A.float().tril(-1).add(torch.eye(4)).T, size=12) < 1e-5  # if A is triangular
-    assert sparsehead.whiten(torch.ones(6, 3)).isnan().all()
-    scores = torch.rand(40, 8) * 2 - 1
-    for iterations, error in (3, 1.5), (500, 1e-4):
-        Q = sparsehead.sinkhorn(scores, iterations=iterations)
-        assert torch.allclose(Q.sum(1), torch.ones(40)) and (Q.sum(0) - 40 / 8).abs().max() < error
-    u = (Q / (scores / 0.05).exp()).log()  # Q = Diag(u) exp(scores / ε) Diag(v)
-    assert torch.allclose(u - u[:1] - u[:, :1] + u[0, 0], torch.zeros(()), atol=1e-3)
-    assert sparsehead.swav_loss(torch.eye(4), torch.eye(4), torch.eye(4), 0.05) < 1e-6  # a prototype for each image
-    assert sparsehead.hsic_loss(torch.ones(10, 3), torch.ones(10, 3)).abs() < 1e-5  # collapsed
-    apart = sparsehead.hsic_loss(torch.eye(10), torch.eye(10), gamma=0).item()  # k is 1 and, between images, 1/√3
-    assert apart == pytest.approx((1 + 9 / 3**0.5) / 10 - 1)
-
-
-def test_a_target_is_a_moving_average_that_no_gradient_reaches_and_known_embeddings_have_their_geometry():
-    backbone, d = common.resnet("resnet8", 32)
-    model = sparsehead.SparseHead(backbone, sparsehead.batch_norm_head("mlp", d, 30, 20), "ssl-hsic", 30, 20)
-    x, online = torch.randn(2, 4, 3, 32, 32), nn.Sequential(backbone, model.head)
-    _, _, p1, p2, t1, t2 = model.both(model, *x)
-    (sparsehead.byol_loss(p1, t2) + sparsehead.byol_loss(p2, t1)).backward()
-    assert all(name.startswith("target") == (p.grad is None) != p.requires_grad for name, p in model.named_parameters())
-    before = [p.detach().clone() for p in online.parameters()]  # the target starts as a copy
-    nn.init.normal_(model.head[0].weight)
-    sparsehead.update_target(model.target, online, 0.9)
-    for target, old, new in zip(model.target.parameters(), before, online.parameters()):
-        assert torch.allclose(target, 0.9 * old + 0.1 * new, atol=1e-6)
-
-    # the geometry of known embeddings
-    white = torch.linalg.qr(torch.cat([torch.ones(50, 1), torch.randn(50, 3)], 1))[0][:, 1:] * 7  # covariance I
-    values = sparsehead.spectrum(white * torch.tensor([2.0, 1.0, 0.5]) @ torch.linalg.qr(torch.randn(3, 3))[0] + 9)
-    assert values.tolist() == pytest.approx([4.0, 1.0, 0.25], abs=1e-4)
-    for eigenvalues, rank in (([0.5, 0.25, 0.25], 2**1.5), ([1.0] * 7, 7), ([3.0, 0, 0], 1)):
-        assert sparsehead.effective_rank(torch.tensor(eigenvalues)) == pytest.approx(rank, rel=1e-5)
-    assert sparsehead.min_max_ratio(torch.tensor([[0.0], [1.0], [3.0]])) == pytest.approx((2 / 1 + 1 / 1 + 1 / 2) / 3)
-    x = torch.randn(300, 10_000)  # Lemma 5.7: the ratio of independent dimensions vanishes, like 1/√d; of few it stays
-    ratios = [sparsehead.min_max_ratio(x[:, :d]) for d in (1000, 10_000)]
-    assert ratios[1] < 0.05 and ratios[0] / ratios[1] == pytest.approx(10**0.5, rel=0.1)
-    assert sparsehead.min_max_ratio(x[:, :3] @ torch.randn(3, 1000)) > 5
-
-
 # ----------------------------------------------------------------------------------------------------- sparse_coding.py
 SMALL = dict(n=64, batch_size=16, p=12, d=6, m=8, epochs=2, lr=0.1, seeds=1)  # all else is as in the paper
 landscape = lambda **factors: sc.setting(SMALL | factors, {}, paper=True)
@@ -686,7 +649,7 @@ def watched(s):
     return calls[-1][2], [args[3:] for args in calls]
 
 
-def test_sparse_data_and_settings_are_the_papers():
+def test_sparse_data_and_settings_are_the_papers_the_fast_one_concludes_the_same_and_every_factor_changes_a_training():
     """Pr .1 and .2 give the authors the same data at d = 10; 100 · .14 is 14.000000000000002, with the ceiling 15. And
     --paper against the numbers of Section 4.2, the captions and Table 1."""
     for d, beta, minus, plus in (10, 0.1, 1, 1), (10, 0.2, 1, 1), (10, 0.3, 2, 1), (100, 0.14, 8, 7):
@@ -716,6 +679,21 @@ def test_sparse_data_and_settings_are_the_papers():
     assert [(s.head, s.warm) for i in (4, 5, 6, 7) for s in paper(f"fig{i}")[:1]] == [
         ("none", [1]), ("linear", [1]), ("linear", [None]), ("none", [1, 1.25, 1.5, 2])]
     assert 10 in sc.train(landscape(lr=5.0, epochs=12), records=2)[1]["epoch"]  # where lr × steps is 200
+    other = dict(method="simclr", head="none", similarity="product", layers=2, batch_norm="affine", bias=0.5, seeds=2,
+                 activation="authors", train_bias="no", normalise="rows", warm=2.0, warm_columns="aligned", epochs=3,
+                 latents="authors", sparsity=0.5, masks="dependent", keep=0.9, noise=1.0, lr=0.5,
+                 batch_size=8, n=80, p=14, d=4, m=9, temperature=0.5)
+    assert {*other} == {*sc.FACTORS}
+    base = dict(method="noncl", head="linear", warm=1.0, latents="iid", sparsity=0.2, d=5)
+    run = lambda **more: [sc.train(landscape(**base | more))[1][key] for key in ("loss", "min")]
+    same = lambda a, b: all(u.shape == v.shape and abs(u[-1] - v[-1]).max() < 1e-6 for u, v in zip(a, b))
+    for name, value in other.items():
+        of = dict(method="simclr") if name == "temperature" else {}
+        assert not same(run(**of | {name: value}), run(**of)), name
+    end = lambda **factors: sc.train(sc.setting(factors, {}, paper=False))[1]["min"][-1].mean()
+    assert end(**sc.SIMCLR) >= 0.85 and end(**sc.NONCL) <= 0.60  # only contrastive learning finds the features
+    warm = dict(sc.NONCL, warm=1.0, epochs=78, seeds=5)  # lr × steps 156: it lasts where the networks are aligned
+    assert end(**warm, warm_columns="aligned") >= 0.9 and end(**warm, warm_columns="random") <= 0.72
 
 
 def test_an_epoch_shows_masked_views_of_every_sample_but_the_last_of_simclr_whose_nt_xent_is_a_loop():
@@ -798,7 +776,7 @@ def test_training_is_the_plain_algorithm(factors):
         assert torch.allclose(ours, p, atol=1e-5) and (p.shape[2] == 1 or not torch.allclose(p, before, atol=1e-3))
 
 
-def test_a_replica_trains_as_if_alone_every_factor_changes_it_and_the_fast_landscape_reaches_the_papers_conclusions():
+def test_a_replica_trains_as_if_alone_results_are_complete_and_a_killed_run_ends_like_a_whole_one(tmp_path, capsys):
     for method, head in ("simclr", "linear"), ("simsiam", "mlp"), ("noncl", "linear"):
         factors = dict(method=method, head=head, batch_norm="affine")
         replicas, curves = sc.train(landscape(**factors, seeds=3, sparsity=[0.1, 0.3], lr=[0.1, 0.3], keep=[0.5, 0.8]))
@@ -807,24 +785,6 @@ def test_a_replica_trains_as_if_alone_every_factor_changes_it_and_the_fast_lands
         i = [replica == replica | wanted | {"seed": 2} for replica in replicas].index(True)
         for name, alone in sc.train(landscape(**factors, seeds=2, **wanted))[1].items():
             assert name == "epoch" or np.allclose(curves[name][:, i], alone[:, 1], atol=1e-5, equal_nan=True), name
-    other = dict(method="simclr", head="none", similarity="product", layers=2, batch_norm="affine", bias=0.5, seeds=2,
-                 activation="authors", train_bias="no", normalise="rows", warm=2.0, warm_columns="aligned", epochs=3,
-                 latents="authors", sparsity=0.5, masks="dependent", keep=0.9, noise=1.0, lr=0.5,
-                 batch_size=8, n=80, p=14, d=4, m=9, temperature=0.5)
-    assert {*other} == {*sc.FACTORS}
-    base = dict(method="noncl", head="linear", warm=1.0, latents="iid", sparsity=0.2, d=5)
-    run = lambda **more: [sc.train(landscape(**base | more))[1][key] for key in ("loss", "min")]
-    same = lambda a, b: all(u.shape == v.shape and abs(u[-1] - v[-1]).max() < 1e-6 for u, v in zip(a, b))
-    for name, value in other.items():
-        of = dict(method="simclr") if name == "temperature" else {}
-        assert not same(run(**of | {name: value}), run(**of)), name
-    end = lambda **factors: sc.train(sc.setting(factors, {}, paper=False))[1]["min"][-1].mean()
-    assert end(**sc.SIMCLR) >= 0.85 and end(**sc.NONCL) <= 0.60  # only contrastive learning finds the features
-    warm = dict(sc.NONCL, warm=1.0, epochs=78, seeds=5)  # lr × steps 156: it lasts where the networks are aligned
-    assert end(**warm, warm_columns="aligned") >= 0.9 and end(**warm, warm_columns="random") <= 0.72
-
-
-def test_landscape_results_are_complete_and_a_killed_run_ends_like_an_uninterrupted_one(tmp_path, capsys):
     flags = "--experiment table1 budget --epochs 24 --seeds 2 --n 300 --batch-size 128 --device cpu --out".split()
     run, whole = tmp_path / "run", tmp_path / "whole"
     inside("sparse_coding.py", *flags, whole)
@@ -839,11 +799,9 @@ def test_landscape_results_are_complete_and_a_killed_run_ends_like_an_uninterrup
     process.kill()
     assert process.wait() == -9 and 0 < max(common.load_checkpoint(memory)["curves"]) < 24
     inside("sparse_coding.py --resume", run)
-    assert (run / "results.json").read_bytes() == (whole / "results.json").read_bytes()
-    ours, theirs = (np.load(folder / "curves.npz") for folder in (run, whole))
-    assert ours.files == theirs.files and all(np.array_equal(ours[k], theirs[k], equal_nan=True) for k in ours.files)
+    assert all((run / f).read_bytes() == (whole / f).read_bytes() for f in ("results.json", "curves.npz"))
     row = next(r for r in found if r["setting"] == "SimSiam, sparsity 0.3" and r["statistic"] == "median")
-    median = ours["table1/SimSiam, sparsity 0.3/median"]  # (T, seeds)
+    median = np.load(run / "curves.npz")["table1/SimSiam, sparsity 0.3/median"]  # (T, seeds)
     assert (row["paper"], row["seeds"], row["lr_times_steps"]) == (0.45, 2, 0.5 * 24 * 3) and median.shape == (25, 2)
     assert row["end_mean"] == pytest.approx(median[-1].mean(), abs=1e-6)
     assert {path.name for path in run.iterdir()} == {"config.json", "results.json", "curves.npz"}
@@ -851,7 +809,7 @@ def test_landscape_results_are_complete_and_a_killed_run_ends_like_an_uninterrup
 
 
 # ------------------------------------------------------------------------------------------------------ tools/theory.py
-def test_theorem_1_losses_are_their_definitions_and_theorem_2_has_its_closed_form():
+def test_losses_of_theorem_1_2s_closed_form_3s_bound_hold_and_theory_says_so_and_draws_it(tmp_path, monkeypatch):
     d, keep, beta = 3, 0.4, 2.0
     masks = [(D, keep ** sum(D) * (1 - keep) ** (d - sum(D))) for D in itertools.product((0, 1), repeat=d)]  # and P(D)
     for W in F.normalize(torch.randn(4, d, d, dtype=torch.float64), dim=1):
@@ -865,9 +823,7 @@ def test_theorem_1_losses_are_their_definitions_and_theorem_2_has_its_closed_for
             literal -= p1 * p2 * (logits[i] - math.log(mean)) / d
         ours = theory.loss_6(W, keep), theory.loss_9(W, keep, beta), theory.loss_9(W, keep, beta, literal=True)
         assert [loss.item() for loss in ours] == pytest.approx([six, shared, literal], abs=1e-9)
-    # Theorem 2
-    lrs = (torch.rand(40) * 0.3).tolist()
-    M = torch.linalg.qr(torch.randn(15, 6, dtype=torch.float64))[0]
+    lrs, M = (torch.rand(40) * 0.3).tolist(), torch.linalg.qr(torch.randn(15, 6, dtype=torch.float64))[0]  # Theorem 2
     Wo, Wt = torch.randn(2, 9, 15, dtype=torch.float64)
     C1, C2, _ = theory.closed_form(lrs, 0.95, 0.6, 0.4, 0.2)
     for end, start in zip(theory.linear_descent(Wo, Wt, M, lrs, 0.95, 0.6, 0.4, 0.2), (Wo, Wt)):
@@ -876,20 +832,14 @@ def test_theorem_1_losses_are_their_definitions_and_theorem_2_has_its_closed_for
     x, (D1, D2) = z @ M.T + 0.2 * torch.randn(200_000, 15).double(), (torch.rand(2, 200_000, 15) < 0.6).double()
     step = theory.linear_descent(Wo, Wt, M, [0.1], 0.95, 0.6, 0.4, 0.2)[0]
     assert (step - (0.95 * Wo + 0.2 * Wt @ ((D2 * x).T @ (D1 * x)) / len(x))).abs().max() < 0.01
-
-
-@pytest.mark.parametrize("bias,keep,kappa", [(0.5, 0.6, 0.5), (0.3, 0.9, 0.8), (0.5, 0.9, 0.9)])
-def test_theorem_3_converges_to_I_below_its_bound_and_not_above(bias, keep, kappa):
-    ratio, eye = kappa * keep**2 / (1 - bias), torch.eye(3, dtype=torch.float64)
-    assert theory.growth(bias, keep, kappa) == pytest.approx(ratio, rel=0.01)
-    W = [eye + (torch.rand(3, 3, dtype=torch.float64) - 0.5) / 15 for _ in range(2)]  # entries off by 1/(10 d)
-    for half in range(150 if 0.5 < ratio < 1 else 40):
-        W[half % 2] = theory.half_round(W[half % 2], W[1 - half % 2], bias, keep, kappa)
-    errors = [(U - eye).abs().max() for U in W]
-    assert max(errors) < 1e-4 if ratio < 1 else min(errors) > 0.1
-
-
-def test_theory_says_what_holds_and_draws_it(tmp_path, monkeypatch):
+    for bias, keep, kappa in (0.5, 0.6, 0.5), (0.3, 0.9, 0.8), (0.5, 0.9, 0.9):  # Theorem 3: to I below its bound alone
+        ratio, eye = kappa * keep**2 / (1 - bias), torch.eye(3, dtype=torch.float64)
+        assert theory.growth(bias, keep, kappa) == pytest.approx(ratio, rel=0.01)
+        W = [eye + (torch.rand(3, 3, dtype=torch.float64) - 0.5) / 15 for _ in range(2)]  # entries off by 1/(10 d)
+        for half in range(150 if 0.5 < ratio < 1 else 40):
+            W[half % 2] = theory.half_round(W[half % 2], W[1 - half % 2], bias, keep, kappa)
+        errors = [(U - eye).abs().max() for U in W]
+        assert max(errors) < 1e-4 if ratio < 1 else min(errors) > 0.1
     monkeypatch.setattr(theory_nmf, "OVERLAPS", (0.0, 0.1, 0.2, 0.3, 0.4))
     monkeypatch.setattr(theory_nmf, "factorise", functools.partial(theory_nmf.factorise, seeds=3, steps=800))
     for program in ("theory", "theory_nmf"):
@@ -901,7 +851,23 @@ def test_theory_says_what_holds_and_draws_it(tmp_path, monkeypatch):
     assert two == ["2 holds", "4 holds", "4 holds", "5 holds", "5 fails", "5 fails"] + ["5 holds"] * 4
 
 
-def test_ncl_factorises_the_co_occurrence_and_only_images_of_one_class_make_it_unique():
+def test_the_loss_closes_frequent_gates_the_prior_opens_and_images_of_one_class_make_ncls_factors_unique(monkeypatch):
+    cost = lambda alpha, rho: bayesncl.bernoulli_kl(torch.tensor([[alpha]]), rho).item()
+    for rho in (0.8, 0.5, 0.3):  # Theorem 4.5 counts the first term alone; α is clamped to [.01, .99]
+        saved = 0.98 * (math.log(1 / rho) - math.log(1 / (1 - rho)))  # by closing a gate
+        assert cost(0.99, rho) - cost(0.01, rho) == pytest.approx(saved, abs=1e-5) and (saved > 0) == (rho < 0.5)
+    z1, z2 = theory_gate.planted(256)
+    for k in (0, 99):  # of π = 0.05 and 0.99
+        kept = torch.arange(100) != k
+        without = simclr.nt_xent(z1[:, kept], z2[:, kept], 0.2) - simclr.nt_xent(z1, z2, 0.2)
+        assert abs(theory_gate.gain(z1, z2, 0.2)[k] - without) < 1e-6 and (without > 0) == (k == 0)
+    monkeypatch.setattr(theory_gate, "SETTINGS", [(0.8, 0.0)])  # no KL term
+    toy = theory_gate.toy(seeds=1, steps=150)
+    assert np.corrcoef(toy["product"], theory_gate.LAW)[0, 1] > 0.99 and toy["gain"][0] > 0 > toy["gain"][-1]
+    assert max(toy["kept"]["ρ 0.8, λ 0"][6:]) < 0.2 and toy["kept"]["ρ 0.8, λ 0"][0] > 0.5
+    whole = torch.func.grad(simclr.nt_xent)(z1, z2, 0.2)
+    mean = torch.stack([256 * whole[z1[:, k] > 0, k].mean() for k in range(100)])
+    assert torch.allclose(theory_gate.pull_and_push(z1, z2, 0.2).sum(0), mean, atol=1e-5)
     prior, given = theory_nmf.co_occurrence(0.4)
     joint = torch.stack([torch.stack([(prior * given[i] * given[j]).sum() for j in range(24)]) for i in range(24)])
     p, A = theory_nmf.normalised(prior, given)
@@ -920,28 +886,6 @@ def test_ncl_factorises_the_co_occurrence_and_only_images_of_one_class_make_it_u
         assert (theory_nmf.between_seeds(solutions) > 0.999) == unique
         assert (theory_nmf.agreement(solutions[0], F) > 0.999) == unique
     assert theory_nmf.between_seeds(theory_nmf.factorise(A, 4, False, seeds=4, steps=1000)) < 0.95  # CL's
-
-
-def test_the_loss_closes_gates_of_frequent_features_and_the_authors_prior_opens_them(monkeypatch):
-    cost = lambda alpha, rho: bayesncl.bernoulli_kl(torch.tensor([[alpha]]), rho).item()
-    for rho in (0.8, 0.5, 0.3):  # Theorem 4.5 counts the first term alone; α is clamped to [.01, .99]
-        saved = 0.98 * (math.log(1 / rho) - math.log(1 / (1 - rho)))  # by closing a gate
-        assert cost(0.99, rho) - cost(0.01, rho) == pytest.approx(saved, abs=1e-5) and (saved > 0) == (rho < 0.5)
-    torch.manual_seed(0)
-    z1, z2 = theory_gate.planted(256)
-    for k in (0, 99):  # of π = 0.05 and 0.99
-        kept = torch.arange(100) != k
-        without = simclr.nt_xent(z1[:, kept], z2[:, kept], 0.2) - simclr.nt_xent(z1, z2, 0.2)
-        assert theory_gate.gain(z1, z2, 0.2)[k].item() == pytest.approx(without.item(), abs=1e-6)
-        assert (without > 0) == (k == 0)
-    monkeypatch.setattr(theory_gate, "SETTINGS", [(0.8, 0.0)])  # no KL term
-    toy = theory_gate.toy(seeds=1, steps=150)
-    assert np.corrcoef(toy["product"], theory_gate.LAW)[0, 1] > 0.99 and toy["gain"][0] > 0 > toy["gain"][-1]
-    assert max(toy["kept"]["ρ 0.8, λ 0"][6:]) < 0.2 and toy["kept"]["ρ 0.8, λ 0"][0] > 0.5
-    x = z1.clone().requires_grad_()
-    whole, = torch.autograd.grad(simclr.nt_xent(x, z2, 0.2), x)
-    mean = torch.stack([256 * whole[z1[:, k] > 0, k].mean() for k in range(100)])
-    assert torch.allclose(theory_gate.pull_and_push(z1, z2, 0.2).sum(0), mean, atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------------------ tools/, look.py
@@ -1168,7 +1112,18 @@ def test_corruptions_are_their_definitions_and_grow_with_severity_and_tools_ask_
     assert "give runs of ncl.py and bayesncl.py" in refused("theory_gate.py", whole / "simclr")
 
 
-def test_dimensions_are_named_and_every_kind_of_run_has_its_page_pictures_and_tiles_for_phones(whole, tmp_path):
+def test_captions_are_bags_of_words_and_name_dimensions_and_every_run_has_its_page_pictures_and_tiles(whole, tmp_path):
+    rows = mmncl.numbered(["A half-disc, left", "Left half-disc", "!"])
+    assert rows.shape == (3, 3) and rows[0, 1:].tolist() == rows[1, :2].tolist()[::-1] and rows[2].tolist() == [1, 0, 0]
+    said = {*" ".join(shapes.draw(0, 500)["captions_test"]).replace(",", "").split()}
+    assert len(mmncl.numbered([" ".join(said)]).unique()) == len(said) > 25  # no two share a vector
+    vector = (model := mmncl.MMNCL(None, None, nn.Identity(), 4, "none")).text.weight
+    means = torch.stack([vector[rows[0]].mean(0), vector[rows[1, :2]].mean(0), vector[1]])
+    assert torch.allclose(model.read(rows)[0], means)
+    (v, t), caption = torch.randn(2, 30, 8), torch.arange(30) // 2  # every caption twice
+    near = [caption[(unit(t) @ unit(v)[i]).argsort(descending=True)[:5]].tolist() for i in range(30)]
+    found = [100 * np.mean([i // 2 in row[:k] for i, row in enumerate(near)]) for k in (1, 5)]
+    assert mmncl.recall(v, t, caption) == pytest.approx(found)
     assert "no text.npz of a run of mmncl.py" in refused("words.py", whole / "ncl")
     y, names = torch.tensor([0, 0, 1, 1, 2, 3]), {"": ["red star", "ring", "plus", "night"]}
     of = lambda said: words.nameable(torch.eye(4)[y], said.split(), {"": y}, names)  # a dimension for each class
@@ -1315,7 +1270,24 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tm
     assert lines(run)[:10] == lines(one)[:10] and [line.get("epoch") for line in lines(run)[10:]] == [11, None]
 
 
-def test_damage_a_full_disk_and_an_infinite_loss_leave_what_was_there(whole, tiny, tmp_path, monkeypatch, capsys):
+def train_variants(folder, tiny):
+    """What the processes of the next test do: a whole run; then two steps of each variant, in float64 (in float32
+    rounding flips a few ReLUs), of the same views, with BatchNorm frozen. Leaves the folders <processes> <variant>."""
+    importlib.import_module("bayesncl").main([*shlex.split(tiny), "--out", f"{folder}/{common.world()}"])
+    torch.save(torch.rand(9), f"{folder}/{common.world()}-{common.rank()}.pt")  # what it would draw next
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double
+    nn.modules.batchnorm._BatchNorm.train = lambda norm, mode=True: nn.Module.train(norm, False)
+    common.two_views = lambda x, *_, **__: (x[..., ::2, ::2] / 255.0, x[..., ::2, 1::2] / 255.0)
+    common.augment = lambda x, *_, **__: x[..., ::2, ::2] / 255.0
+    common.evaluate = lambda run, data, model, **_: ({}, *common.features(model, data.x_test, 16))
+    for variant in VARIANTS:
+        method, _, flags = variant.partition(".py")
+        argv = f"{tiny} --limit 48 --batch-size 24 --epochs 1 --optimizer sgd --precision fp32 {flags} --out"
+        importlib.import_module(method).main([*shlex.split(argv), f"{folder}/{common.world()} {variant}"])
+
+
+def test_damage_and_nan_leave_what_was_there_and_two_processes_train_as_one(whole, tiny, tmp_path, monkeypatch, capsys):
     archive, folder, checkpoint = (tmp_path / name for name in ("archive.npz", "mapped", "checkpoint.pt"))
     np.savez(archive, **ARRAYS)
     zipfile.ZipFile(archive).extractall(folder)
@@ -1344,6 +1316,16 @@ def test_damage_a_full_disk_and_an_infinite_loss_leave_what_was_there(whole, tin
     assert stop.value.code == 3 and "epoch 2: the loss is not finite; the last checkpoint stays" in error
     assert common.load_checkpoint(run / "checkpoint.pt")["epochs"] == len(lines(run)) == 1
     assert re.search(r"^epoch 1/3  \d+ s left  \d+ images/s  loss [\d.]+  spread [\d.]+  act [\d.]+$", out, re.M)
+    code = f"import common, {Path(__file__).stem} as t; common.launch(lambda: t.train_variants('{tmp_path}', '{tiny}'))"
+    torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2 --no-python".split()
+    side_by_side(["-c", code], [*torchrun, sys.executable, "-c", code])
+    for variant in VARIANTS:
+        one, two = (tmp_path / f"{world} {variant}" for world in (1, 2))
+        assert lines(two) == [pytest.approx(line) for line in lines(one)]
+        ours, theirs = (common.load_checkpoint(run / "checkpoint.pt")["model"] for run in (one, two))
+        assert all(torch.allclose(ours[key], theirs[key], rtol=0, atol=1e-9) for key in ours), variant
+    assert [line.get("epoch") for line in lines(tmp_path / "2")] == [1, 2, 3, None]
+    assert not torch.equal(*(torch.load(tmp_path / f"2-{rank}.pt") for rank in (0, 1))), "views of their own"
 
 
 @pytest.mark.parametrize("command", [*VARIANTS, "bayesncl.py --gate gumbel --similarity ipw --optimizer lars --blur 1"])
@@ -1363,36 +1345,6 @@ def test_nothing_is_read_back_within_an_epoch(tiny, tmp_path, monkeypatch, comma
     with HostReads() as reads, pytest.raises(StopIteration):
         inside(f"{command} {tiny} --out", tmp_path)
     assert len(counts) == 4 and counts[0] == counts[3]
-
-
-def train_variants(folder, tiny):
-    """What the processes of the next test do: a whole run; then two steps of each variant, in float64 (in float32
-    rounding flips a few ReLUs), of the same views, with BatchNorm frozen. Leaves the folders <processes> <variant>."""
-    importlib.import_module("bayesncl").main([*shlex.split(tiny), "--out", f"{folder}/{common.world()}"])
-    torch.save(torch.rand(9), f"{folder}/{common.world()}-{common.rank()}.pt")  # what it would draw next
-    torch.set_default_dtype(torch.float64)
-    torch.Tensor.float = torch.Tensor.double
-    nn.modules.batchnorm._BatchNorm.train = lambda norm, mode=True: nn.Module.train(norm, False)
-    common.two_views = lambda x, *_, **__: (x[..., ::2, ::2] / 255.0, x[..., ::2, 1::2] / 255.0)
-    common.augment = lambda x, *_, **__: x[..., ::2, ::2] / 255.0
-    common.evaluate = lambda run, data, model, **_: ({}, *common.features(model, data.x_test, 16))
-    for variant in VARIANTS:
-        method, _, flags = variant.partition(".py")
-        argv = f"{tiny} --limit 48 --batch-size 24 --epochs 1 --optimizer sgd --precision fp32 {flags} --out"
-        importlib.import_module(method).main([*shlex.split(argv), f"{folder}/{common.world()} {variant}"])
-
-
-def test_two_processes_train_as_one_with_views_of_their_own_and_the_first_alone_writes(tiny, tmp_path, monkeypatch):
-    code = f"import common, {Path(__file__).stem} as t; common.launch(lambda: t.train_variants('{tmp_path}', '{tiny}'))"
-    torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2 --no-python".split()
-    side_by_side(["-c", code], [*torchrun, sys.executable, "-c", code])
-    for variant in VARIANTS:
-        one, two = (tmp_path / f"{world} {variant}" for world in (1, 2))
-        assert lines(two) == [pytest.approx(line) for line in lines(one)]
-        ours, theirs = (common.load_checkpoint(run / "checkpoint.pt")["model"] for run in (one, two))
-        assert all(torch.allclose(ours[key], theirs[key], rtol=0, atol=1e-9) for key in ours), variant
-    assert [line.get("epoch") for line in lines(tmp_path / "2")] == [1, 2, 3, None]
-    assert not torch.equal(*(torch.load(tmp_path / f"2-{rank}.pt") for rank in (0, 1))), "views of their own"
 
 
 # ------------------------------------------------------------------------------------------------------- accuracy gates
@@ -1419,9 +1371,8 @@ def test_gate_a_short_training_tells_the_methods_apart(tmp_path):
 
 @pytest.mark.slow
 def test_gates_hold_for_the_defaults_and_simsiam_collapses_without_its_stop_gradient(tmp_path):
-    commands = {name: name.partition("-")[0] + ".py" for name in FLOORS} | {
-        "plain": "sparsehead.py --sparse-weight 0",
-        "collapsed": "simsiam.py --no-stop-grad --image-size 16 --batch-size 1000 --lr 0.4 --epochs 50"}
+    commands = {name: name.partition("-")[0] + ".py" for name in FLOORS} | dict(plain="sparsehead.py --sparse-weight 0",
+        collapsed="simsiam.py --no-stop-grad --image-size 16 --batch-size 1000 --lr 0.4 --epochs 50")
     side_by_side(*[[*command.split(), "--seed", 6, "--out", tmp_path / name] for name, command in commands.items()])
     scores = {name: gate(tmp_path / name, FLOORS.get(name, {})) for name in commands}
     assert scores["sparsehead-simclr"]["lp1"] >= scores["plain"]["lp1"] - 3
@@ -1510,9 +1461,8 @@ def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tm
     shutil.rmtree(tmp_path / "results")
     leave(tmp_path / "done", lp1=50.0), leave(tmp_path / "runs" / "b")  # b was interrupted
     (method := tmp_path / "method.py").write_text(
-        "import shutil, sys\nflags = dict(zip(sys.argv[1::2], sys.argv[2::2]))\n"
-        "if '--bad' in flags: sys.exit('what is wrong')\n"
-        f"shutil.copytree('{tmp_path}/done', flags.get('--out') or flags['--resume'], dirs_exist_ok=True)\n")
+        "import shutil, sys\nof = dict(zip(sys.argv[1::2], sys.argv[2::2]))\nif '--bad' in of: sys.exit('a reason')\n"
+        f"shutil.copytree('{tmp_path}/done', of.get('--out') or of['--resume'], dirs_exist_ok=True)\n")
     (tmp_path / "tools").mkdir(), monkeypatch.setattr(study, "ROOT", tmp_path)
     (tmp_path / "tools" / "more.py").write_text(
         "import sys\nwith open(sys.argv[1] + '/words.json', 'x') as file: file.write('{\"cons\": 7, \"words\": []}')\n")
@@ -1520,7 +1470,7 @@ def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tm
     assert study.record_all(runs, 2, "cpu", "data", math.inf) is False
     out, error = capsys.readouterr()
     assert re.search("^a: .* --out", out, re.M) and re.search("^b: .* --resume", out, re.M)
-    assert "c: exit code 1: what is wrong" in error
+    assert "c: exit code 1: a reason" in error
     kept = {path.name: report.record(path) for path in (tmp_path / "results").iterdir()}
     assert {name: (of["lp1"], of.get("cons")) for name, of in kept.items()} == {"a": (50, 7), "b": (50, None)}
     assert (tmp_path / "results" / "a" / "dimensions.csv").read_text() == (
