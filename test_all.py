@@ -346,6 +346,9 @@ def test_the_probe_is_its_objectives_minimum_neighbours_vote_and_agree_like_loop
     scores = common.linear_probe(x @ mix, y, x_test @ mix, (b @ weight + bias).argmax(1), strengths=[1e-3])
     assert scores["lp1"] > 99 and scores["lp5"] == 100 and scores["l2"] == 1e-3  # with twice the l2: 96
     assert len({common.linear_probe(x, y, x_test, labels)["l2"] for labels in (y_test, 3 - y_test, 0 * y_test)}) == 1
+    scale, order = torch.rand(20) + 0.1, torch.randperm(20)  # [SparseHead] Proposition 5.2: scaled, permuted features
+    same = common.linear_probe((x * scale)[:, order], y, (x_test * scale)[:, order], y_test)
+    assert same == pytest.approx(common.linear_probe(x, y, x_test, y_test), abs=0.2)
     x_test, y_test, right = x_test[:50], y_test[:50], np.zeros(2)
     for query, label in zip(x_test, y_test.tolist()):
         votes, similarity = np.zeros((2, 4)), F.cosine_similarity(query[None], x)
