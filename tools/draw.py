@@ -63,11 +63,12 @@ def spectra(path: Path, runs: dict[str, dict[str, Tensor]]) -> None:
         for title, arrays in runs.items():
             values = spectrum(arrays[kind])
             label = f"{title}, effective rank {effective_rank(values):.1f} of {len(values)}"
-            axis.plot(range(1, len(values) + 1), values.clamp(min=1e-12), label=label)
+            axis.plot(range(1, len(values) + 1), values.clamp(min=1e-12 * values[0]), label=label)
         axis.set(yscale="log", xlabel="eigenvalue", title=name)
         axis.legend(fontsize=7)
     z = [(title, arrays["z"][:1000].float(), "-") for title, arrays in runs.items()]
-    for title, x, style in (*z, ("independent normal dimensions", torch.randn(z[0][1].shape), "k:")):
+    normal = torch.randn(z[0][1].shape, generator=torch.Generator().manual_seed(0))
+    for title, x, style in (*z, ("independent normal dimensions", normal, "k:")):
         sizes = [2**k for k in range(1, x.shape[1].bit_length())]
         last.plot(sizes, [min_max_ratio(x[:, :d]) for d in sizes], style, label=title)
     last.set(xscale="log", yscale="log", xlabel="dimensions of the embedding, d", title="(δmax − δmin) / δmin")
@@ -157,6 +158,21 @@ def landscape(folder: Path, curves: dict[str, np.ndarray]) -> None:
         panels[0].set_ylim(0, 1)
         figure.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside right")
         save(figure, folder / f"{experiment}.png")
+
+
+def grid(path: Path, rows, columns, tables: dict[str, dict[tuple, list[float]]]) -> None:
+    """A heat map of ρ and λ for each of tables {title: {(row, column): a value per seed}}: means, with three seeds or
+    more ± their standard deviation."""
+    figure, panels = plt.subplots(1, len(tables), figsize=(14, 3.6), layout="constrained", sharey=True)
+    for panel, (title, cells) in zip(panels, tables.items()):
+        panel.imshow([[np.mean(cells[row, column]) for column in columns] for row in rows], aspect="auto")
+        for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns)):
+            values = cells[row, column]
+            spread = f"\n± {np.std(values, ddof=1):.2g}" if len(values) > 2 else ""
+            panel.text(j, i, f"{np.mean(values):.3g}{spread}", ha="center", va="center", fontsize=7, color="white")
+        panel.set(title=title, xlabel="λ", xticks=range(len(columns)), xticklabels=columns)
+    panels[0].set(ylabel="ρ", yticks=range(len(rows)), yticklabels=rows)
+    save(figure, path)
 
 
 def background_rates(runs, of_background, folder) -> None:

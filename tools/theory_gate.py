@@ -3,8 +3,9 @@
 [BayesNCL] claims that the gradient of a feature that many images share is zero in the mean and large in variance, and
 (Theorem 4.5) that the gate closes on it, because its gain γ π (1 − π), π the share of images that have the feature,
 falls below the cost λ log(1/ρ) of an open gate.
-    cost    the KL divergence of an open gate is log(1/ρ) nats, of a closed one log(1/(1 − ρ)): closing saves λ log((1 −
-            ρ)/ρ), which is negative for ρ > ½. With the authors' ρ = 0.8 the KL term opens every gate (a test)
+    cost    the KL divergence of a gate that is surely open (α = 1) is log(1/ρ) nats, of a surely closed one log(1/(1 −
+            ρ)): closing saves λ log((1 − ρ)/ρ), negative for ρ > ½. The term pulls α to ρ: with 0.8, the authors',
+            it opens gates (a test)
     gain    NT-Xent without the feature less NT-Xent with it; below 0 the loss itself closes the gate
     toy     binary features of planted frequencies π, ten of each; the gate alone is trained
     runs    of ncl.py and bayesncl.py, on views of their training images: N times the gradient of NT-Xent by z⁺ ⊙ m,
@@ -22,6 +23,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
 
 from robustness import common, load
 import bayesncl
@@ -34,11 +36,17 @@ GRID = ("0.1", "0.3", "0.5", "0.8", "0.95"), ("3e-6", "3e-5", "3e-4", "3e-3", "3
 SHOWN = {"cons": "Cons.", "adjusted": "adj.", "live_dims": "live", "lp1": "LP@1"}
 
 
-def gain(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
-    """NT-Xent of z1, z2 (N, K) without dimension k less NT-Xent with all, in nats: (K,)."""
-    with torch.no_grad():
-        without = [bayesncl.nt_xent(z1 * kept, z2 * kept, temperature) for kept in 1 - torch.eye(z1.shape[1])]
-        return torch.stack(without) - bayesncl.nt_xent(z1, z2, temperature)
+@torch.no_grad()
+def gain(z1: Tensor, z2: Tensor, temperature: float, norms_kept=False) -> Tensor:
+    """NT-Xent of z1, z2 (N, K) without dimension k less NT-Xent with all, in nats: (K,); norms_kept: of embeddings that
+    are normalised with all dimensions and not again without k."""
+    def loss(kept):
+        if not norms_kept:
+            return bayesncl.nt_xent(z1 * kept, z2 * kept, temperature)
+        z = normalize(torch.cat([z1, z2])) * kept
+        logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)
+        return cross_entropy(logits, torch.arange(len(z)).roll(len(z1)))
+    return torch.stack([loss(kept) for kept in 1 - torch.eye(z1.shape[1])]) - loss(1)
 
 
 # -------------------------------------------------------------------------------------------------------------- the toy
@@ -68,14 +76,13 @@ def train_gate(rho: float, lambd: float, seed: int, steps: int, n=256) -> Tensor
 
 
 def toy(seeds=3, steps=300) -> dict:
-    """By frequency: the gain of a planted feature, in cosines and ("product") where the others are not normalised again
-    without it; γ of the γ π (1 − π) nearest to the latter; what the gate keeps, mean over seeds."""
+    """By frequency: the gain of a planted feature, and with the norms kept; γ of the γ π (1 − π) nearest to the latter;
+    what the gate keeps, mean over seeds."""
     torch.manual_seed(0)
     by_frequency = lambda values: torch.stack(values).mean(0).unflatten(0, (len(FREQUENCIES), -1)).mean(1)
-    gains, products = (by_frequency([f() for _ in range(5)]).tolist() for f in (
-        lambda: gain(*planted(256), 0.2), lambda: common.sepin(*planted(1000))))
-    gamma = sum(g * q for g, q in zip(products, LAW)) / sum(q * q for q in LAW)
-    return {"frequency": FREQUENCIES, "gain": gains, "product": products, "gamma": gamma, "kept": {
+    gains, kept = (by_frequency([gain(*planted(256), 0.2, k) for _ in range(5)]).tolist() for k in (False, True))
+    gamma = sum(g * q for g, q in zip(kept, LAW)) / sum(q * q for q in LAW)
+    return {"frequency": FREQUENCIES, "gain": gains, "norms kept": kept, "gamma": gamma, "kept": {
         f"ρ {rho}, λ {lambd:g}": by_frequency([train_gate(rho, lambd, s, steps) for s in range(seeds)]).tolist()
         for rho, lambd in SETTINGS}}
 
@@ -86,19 +93,16 @@ def pull_and_push(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
     (N, K): (2, K), means over the images with z1 > 0."""
     z1 = z1.detach().requires_grad_()
     loss = bayesncl.nt_xent(z1, z2, temperature)
-    unit = lambda z: torch.nn.functional.normalize(z, dim=1, eps=bayesncl.EPS)
+    unit = lambda z: normalize(z, eps=bayesncl.EPS)
     pull = -(unit(z1) * unit(z2)).sum(1).mean() / temperature  # a pair is the positive of both its views
     parts = torch.autograd.grad(pull, z1, retain_graph=True)[0], torch.autograd.grad(loss - pull, z1)[0]
     on = z1 > 0
     return torch.stack([len(z1) * (part * on).sum(0) / on.sum(0).clamp(min=1) for part in parts])
 
 
-def conflict(folder: Path, data_root: str | None, batches=40) -> dict[str, Tensor]:
+def conflict(run: argparse.Namespace, model: torch.nn.Module, data_root: str | None, batches=40) -> dict[str, Tensor]:
     """Of a run, by dimension (K,): pi, share of images with z⁺_k > 0; "gated", the same behind the gate; open, share of
     the former that it keeps; gain; means over batches of pull and push, mean and std of their sum."""
-    run, model = load(folder)
-    if run.method not in ("ncl", "bayesncl") or run.loss != "ntxent":
-        raise common.BadInput(f"{folder} is a run of {run.method}.py; give runs of ncl.py and bayesncl.py with NT-Xent")
     data, gated = common.load_data(run.dataset, data_root or run.data_root, limit=run.limit), run.method == "bayesncl"
     model.train()  # BatchNorm as in training; no weight changes
     torch.manual_seed(0)
@@ -134,28 +138,20 @@ def summary(c: dict[str, Tensor]) -> dict[str, float]:
 
 
 def draw_grid(draw, path: Path) -> None:
-    """SHOWN over ρ and λ, mean ± std over the seeds on record."""
+    """SHOWN over ρ and λ, of the seeds on record."""
     name = "shapes-grid-bayesncl-prior{}-kl-weight{}-seed1".format
     if not all((report.RESULTS / name(*cell)).exists() for cell in itertools.product(*GRID)):
         return print("grid.png is left out: the study shapes-grid has not been made")
-    figure, panels = draw.plt.subplots(1, len(SHOWN), figsize=(14, 3.6), layout="constrained")
-    for panel, (key, title) in zip(panels, SHOWN.items()):
-        seeds = lambda *cell: [numbers[key] for numbers in report.seeds_of(name(*cell)).values()]
-        values = torch.tensor([[seeds(rho, lambd) for lambd in GRID[1]] for rho in GRID[0]])
-        panel.imshow(values.mean(2).numpy(), cmap="viridis", aspect="auto")
-        for i, j in itertools.product(range(5), range(5)):
-            panel.text(j, i, f"{values[i, j].mean():.3g}\n± {values[i, j].std():.2g}", ha="center", va="center",
-                       fontsize=7, color="white")
-        panel.set(title=title, xlabel="λ", xticks=range(5), xticklabels=GRID[1], yticks=range(5), yticklabels=GRID[0])
-    panels[0].set_ylabel("ρ")
-    draw.save(figure, path)
+    seeds = {cell: [*report.seeds_of(name(*cell)).values()] for cell in itertools.product(*GRID)}
+    draw.grid(path, *GRID, {title: {cell: [numbers[key] for numbers in found] for cell, found in seeds.items()}
+                            for key, title in SHOWN.items()})
 
 
 def picture(draw, path: Path, found: dict, runs: dict[str, dict[str, Tensor]]) -> None:
     """What toy() found and, of runs {title: conflict()}, noise of the gradient, gain and gate over frequency."""
     figure, panels = draw.plt.subplots(1, 5 if runs else 2, figsize=(21 if runs else 9, 3.8), layout="constrained")
-    for name, y in ("cosines", found["gain"]), ("norms kept", found["product"]):
-        panels[0].plot(FREQUENCIES, y, "o-", label=name)
+    for key in "gain", "norms kept":
+        panels[0].plot(FREQUENCIES, found[key], "o-", label=key)
     panels[0].plot(FREQUENCIES, [found["gamma"] * q for q in LAW], "k:", label=f"γ π (1 − π), γ = {found['gamma']:.2g}")
     for name, shares in found["kept"].items():
         panels[1].plot(FREQUENCIES, shares, "o-", label=name)
@@ -179,12 +175,16 @@ def main(argv=None):
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     flags.add_argument("--out", default=time.strftime("runs/theory_gate-%Y%m%d-%H%M%S"), help="a new folder")
     args = flags.parse_args(argv)
-    runs = {folder.resolve().name: conflict(folder, args.data_root) for folder in args.runs}
+    loaded = {str(folder): load(folder) for folder in args.runs}
+    for name, (run, _) in loaded.items():
+        if run.method not in ("ncl", "bayesncl") or run.loss != "ntxent":
+            raise common.BadInput(f"{name}: {run.method}.py; give runs of ncl.py and bayesncl.py with NT-Xent")
     folder = common.new_folder(args.out, {"method": "theory_gate"}, torch.device("cpu"))
+    runs = {name: conflict(*one, args.data_root) for name, one in loaded.items()}
     found = {"toy": toy(), "runs": {name: summary(c) for name, c in runs.items()}}
     with common.replacing(folder / "results.json") as file:
         file.write(json.dumps(found, indent=1).encode() + b"\n")
-    columns = {"π": FREQUENCIES, **{key: found["toy"][key] for key in ("gain", "product")}, **found["toy"]["kept"]}
+    columns = {"π": FREQUENCIES, **{key: found["toy"][key] for key in ("gain", "norms kept")}, **found["toy"]["kept"]}
     print(common.markdown([[*columns], *([f"{value:.2g}" for value in values] for values in zip(*columns.values()))]))
     for name, numbers in found["runs"].items():
         print(f"{name}: {', '.join(f'{key} {value:.3g}' for key, value in numbers.items())}")
