@@ -69,7 +69,7 @@ def spectra(path: Path, runs: dict[str, dict[str, Tensor]]) -> None:
     z = [(title, arrays["z"][:1000].float(), "-") for title, arrays in runs.items()]
     normal = torch.randn(z[0][1].shape, generator=torch.Generator().manual_seed(0))
     for title, x, style in (*z, ("independent normal dimensions", normal, "k:")):
-        sizes = [2**k for k in range(1, x.shape[1].bit_length())]
+        sizes = [2**k for k in range(2, x.shape[1].bit_length())]
         last.plot(sizes, [min_max_ratio(x[:, :d]) for d in sizes], style, label=title)
     last.set(xscale="log", yscale="log", xlabel="dimensions of the embedding, d", title="(δmax − δmin) / δmin")
     last.legend(fontsize=7)
