@@ -96,8 +96,7 @@ def pull_and_push(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
     unit = lambda z: normalize(z, eps=bayesncl.EPS)
     pull = -(unit(z1) * unit(z2)).sum(1).mean() / temperature  # a pair is the positive of both its views
     parts = torch.autograd.grad(pull, z1, retain_graph=True)[0], torch.autograd.grad(loss - pull, z1)[0]
-    on = z1 > 0
-    return torch.stack([len(z1) * (part * on).sum(0) / on.sum(0).clamp(min=1) for part in parts])
+    return torch.stack([len(z1) * (part * (z1 > 0)).sum(0) / (z1 > 0).sum(0).clamp(min=1) for part in parts])
 
 
 def conflict(run: argparse.Namespace, model: torch.nn.Module, data_root: str | None, batches=40) -> dict[str, Tensor]:
@@ -132,9 +131,9 @@ def summary(c: dict[str, Tensor]) -> dict[str, float]:
               "left": c["mean"].abs() / (c["pull"].abs() + c["push"].abs()).clamp(min=1e-12)}
     groups = {"frequent": c["gated"] >= 0.2, "rare": (c["gated"] >= 0.01) & (c["gated"] < 0.05),
               "closed": (c["open"] < 0.5) & (c["pi"] > 0), "open": c["open"] >= 0.5}
-    return {f"{name}_{key}": value[group].median().item() for name, group in groups.items() if group.any()
-            for key, value in values.items() if key == "pi" or name in ("frequent", "rare")} \
-        | {f"{name}_dims": int(group.sum()) for name, group in groups.items()}
+    medians = {f"{name}_{key}": value[group].median().item() for name, group in groups.items() if group.any()
+               for key, value in values.items() if key == "pi" or name in ("frequent", "rare")}
+    return medians | {f"{name}_dims": int(group.sum()) for name, group in groups.items()}
 
 
 def draw_grid(draw, path: Path) -> None:
@@ -149,23 +148,24 @@ def draw_grid(draw, path: Path) -> None:
 
 def picture(draw, path: Path, found: dict, runs: dict[str, dict[str, Tensor]]) -> None:
     """What toy() found and, of runs {title: conflict()}, noise of the gradient, gain and gate over frequency."""
-    figure, panels = draw.plt.subplots(1, 5 if runs else 2, figsize=(21 if runs else 9, 3.8), layout="constrained")
-    for key in "gain", "norms kept":
-        panels[0].plot(FREQUENCIES, found[key], "o-", label=key)
+    rows, size = ("aaabbb;ccddee", (13, 7)) if runs else ("ab", (9, 3.8))
+    figure, axes = draw.plt.subplot_mosaic(rows, figsize=size, layout="constrained")
+    panels = [*axes.values()]
+    panels[0].plot(FREQUENCIES, found["gain"], "o-", label="cosines")
+    panels[0].plot(FREQUENCIES, found["norms kept"], "o-", label="norms kept")
     panels[0].plot(FREQUENCIES, [found["gamma"] * q for q in LAW], "k:", label=f"γ π (1 − π), γ = {found['gamma']:.2g}")
     for name, shares in found["kept"].items():
         panels[1].plot(FREQUENCIES, shares, "o-", label=name)
     for colour, (title, c) in enumerate(runs.items()):
-        y = c["mean"].abs() / c["std"], c["gain"], c["open"]
-        for panel, x, y in zip(panels[2:], (c["gated"], c["gated"], c["pi"]), y):
+        heights = c["mean"].abs() / c["std"], c["gain"], c["open"]
+        for panel, x, y in zip(panels[2:], (c["gated"], c["gated"], c["pi"]), heights):
             panel.scatter(x.numpy(), y.numpy(), 8, alpha=0.5, color=f"C{colour}", label=title)
             panel.set(xscale="log", xlim=(1e-3, 1))
     for panel, text in zip(panels, ("toy: gain (nats)", "toy: share of active entries kept", "gradient: |mean| / std",
                                     "gain (nats)", "share of active entries that the gate keeps")):
         panel.set(title=text, xlabel="π, share of images")
-    panels[0].axhline(0, color="grey", lw=0.5)
-    for panel in panels[: 3 if runs else 2]:
         panel.legend(fontsize=7)
+    panels[0].axhline(0, color="grey", lw=0.5)
     draw.save(figure, path)
 
 
