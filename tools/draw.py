@@ -165,11 +165,11 @@ def grid(path: Path, rows, columns, tables: dict[str, dict[tuple, list[float]]])
     more ± their standard deviation."""
     figure, panels = plt.subplots(1, len(tables), figsize=(14, 3.6), layout="constrained", sharey=True)
     for panel, (title, cells) in zip(panels, tables.items()):
-        panel.imshow([[np.mean(cells[row, column]) for column in columns] for row in rows], aspect="auto")
+        panel.imshow([[np.mean(cells[row, column]) for column in columns] for row in rows], aspect="auto", alpha=0.6)
         for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns)):
             values = cells[row, column]
             spread = f"\n± {np.std(values, ddof=1):.2g}" if len(values) > 2 else ""
-            panel.text(j, i, f"{np.mean(values):.3g}{spread}", ha="center", va="center", fontsize=7, color="white")
+            panel.text(j, i, f"{np.mean(values):.3g}{spread}", ha="center", va="center", fontsize=8)
         panel.set(title=title, xlabel="λ", xticks=range(len(columns)), xticklabels=columns)
     panels[0].set(ylabel="ρ", yticks=range(len(rows)), yticklabels=rows)
     save(figure, path)
