@@ -8,11 +8,11 @@ missing. To make a run anew, delete results/<name> and runs/<name> first.
     ... shapes-transfer cifar10-cpu-transfer  runs that are tested on shifted images, the first fine-tuned: 1.5 hours
     ... shapes-selection cifar10-cpu-selection cifar10-cpu-page    feature selection, and README's page: 1 hour
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
-    python tools/study.py shapes --rows ncl bayesncl --seeds 1 2; python tools/report.py    puts them into the pages
+    python tools/study.py shapes --rows ncl bayesncl --seeds 1 2
+    python tools/report.py                    then put the numbers into the pages
 
-On a CPU as many runs at a time as it has cores, each on one thread, which does more in all than one run on all of them.
-Ctrl-C ends the study and its runs, and so do SIGTERM and --minutes; runs lose what follows their last checkpoint, with
---minutes at most an epoch.
+On a CPU as many runs at a time as it has cores, each on one thread, which does more than one run on all. Ctrl-C,
+SIGTERM and --minutes end the study and its runs, which lose what follows their last checkpoint (--minutes: an epoch).
 """
 import argparse
 import math
