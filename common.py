@@ -769,10 +769,10 @@ def evaluate(run: "Run", data: "Data", model: nn.Module, selection=False) -> tup
     metrics |= {"sepin_all": alone.mean().item()}
     h_train, e_train = features(model, data.x_train, size, run.device) if labels else (None, None)
     for key, (y_train, y_test) in labels.items():
-        scores, of_z = (linear_probe(*pair) for pair in ((h_train, y_train, h, y_test), (e_train, y_train, e, y_test)))
-        scores |= {"lp1_embedding": of_z["lp1"], "l2_embedding": of_z["l2"]}
-        scores["knn5"], scores["knn200"] = knn_accuracy(h_train, y_train, h, y_test)
-        metrics |= {key + name: value for name, value in scores.items()}
+        for kind, train, test in ("", h_train, h), ("_embedding", e_train, e):
+            scores = linear_probe(train, y_train, test, y_test)
+            scores["knn5"], scores["knn200"] = knn_accuracy(train, y_train, test, y_test)
+            metrics |= {key + name + kind: value for name, value in scores.items()}
     if selection and "" in labels:
         metrics |= feature_selection(e_train, labels[""][0], e, labels[""][1], metrics["l2_embedding"])
     return metrics, h, e
