@@ -853,7 +853,7 @@ class Run:
 
     def finish(self, metrics: dict, backbone: nn.Module) -> None:
         """Write the final record, and backbone.pt for torchvision's ResNet; print the table."""
-        for tool in ("finetune", "robustness", "words"):  # what they left may be of other weights
+        for tool in ("finetune", "robustness", "words", "stability"):  # what they left may be of other weights
             (self.folder / f"{tool}.json").unlink(missing_ok=True)
         metrics = dict(event="final", epochs=self.args.epochs, **metrics, seconds_train=self.seconds)
         with open(self.folder / "metrics.jsonl", "a") as file:

@@ -7,7 +7,7 @@ Kuang, Dagade, Rudner, Balestriero, LeCun, "Rectified LpJEPA: Joint-Embedding Pr
 Maximum-Entropy Representations", ICML 2026, arXiv 2602.01456. The recipe is that of the authors' CIFAR-100 script.
 
     python lpjepa.py                                     the built-in data set, on a laptop
-    python lpjepa.py --mu -2                             3 % of the entries active; `expected_active` tells
+    python lpjepa.py --mu -2                             aims at 3 % active entries (expected_active)
     python lpjepa.py --dataset cifar100                  the authors' recipe, 1000 epochs, which we have not run
 
 Differences from the authors' code: common.py's, and 1. no solarisation (theirs: a tenth of the views), one strength of
@@ -34,20 +34,20 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
         head_out=2048, blur=0.5,  # lr: 0.165 · 128/256
     ),
     "shapes": PAPER | dict(
-        arch="resnet8", epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75, projections=512,
-        head_hidden=512, head_out=256, mu=-1.0, crop="bilinear", jitter=0.8,
+        arch="resnet8", epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75, mu=-1.0,
+        match_weight=125.0, projections=512, head_out=256, jitter=0.8, crop="bilinear",
     ),
     "default": PAPER | dict(  # any other data set, and short runs
-        epochs=100, batch_size=128, optimizer="adam", lr=2e-3, weight_decay=0.0, warmup=1.0, projections=512,
-        head_hidden=512, head_out=256, mu=-1.0, crop="bilinear", jitter=0.5,
+        epochs=100, batch_size=128, optimizer="adam", lr=2e-3, weight_decay=0.0, warmup=1.0, mu=-1.0,
+        match_weight=125.0, projections=512, head_out=256, jitter=0.5, crop="bilinear",
     ),
 }
 
 
-NOISE = {  # ε of variance 1: its quantile function, and the probability that it is above −μ, Eq. (11)
-    "laplace": (lambda u: (u - 0.5).sign() * -torch.log1p(-(2 * u - 1).abs()) / math.sqrt(2),
-                lambda mu: 0.5 * math.exp(-math.sqrt(2) * abs(mu)) if mu < 0 else 1 - 0.5 * math.exp(-math.sqrt(2) * mu)),
-    "gaussian": (lambda u: math.sqrt(2) * torch.erfinv(2 * u - 1), lambda mu: 0.5 * math.erfc(-mu / math.sqrt(2)))}
+NOISE = {  # ε, of variance 1: its quantiles, and the probability that it is below μ
+    "laplace": (lambda u: (u - 0.5).sign() * -torch.log1p(-(2 * u - 1).abs()) / 2**0.5,
+                lambda mu: 0.5 + math.copysign(0.5 - 0.5 * math.exp(-abs(mu) * 2**0.5), mu)),
+    "gaussian": (lambda u: torch.erfinv(2 * u - 1) * 2**0.5, lambda mu: 0.5 + 0.5 * math.erf(mu / 2**0.5))}
 
 
 def expected_active(mu, noise="laplace"):
@@ -56,13 +56,13 @@ def expected_active(mu, noise="laplace"):
 
 
 def rectified_samples(u, mu, noise="laplace"):
-    """Uniform random numbers u in [0, 1) → samples of ReLU(μ + ε), of the same shape."""
+    """Random numbers u, uniform on [0, 1) → as many samples of ReLU(μ + ε), the rectified (generalised) Gaussian."""
     return F.relu(mu + NOISE[noise][0](u))
 
 
 def sliced_wasserstein(z, target, directions):
-    """Squared 2-Wasserstein distance between the rows of z and of target, (N, K) each, along each of the directions
-    (P, K), mean: in one dimension the optimal plan pairs the sorted values (RDMReg)."""
+    """RDMReg: squared 2-Wasserstein distance between the rows of z and of target, (N, K) each, along the directions
+    (P, K), of norm 1, mean of these. In one dimension the optimal plan pairs the values in their order."""
     with torch.autocast(z.device.type, enabled=False):  # float32, whatever the caller's autocast
         z, target = directions @ z.float().T, directions @ target.T  # (P, N)
     return F.mse_loss(z.sort(1).values, target.sort(1).values)
@@ -129,12 +129,10 @@ def main(argv=None):
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
                 (h1, z1), (h2, z2) = both(v1, v2)
             z1, z2 = common.gather(z1.float(), z2.float())  # of all processes, with gradient
-            directions = torch.randn(args.projections, z1.shape[1], device=run.device, generator=shared)
-            directions = F.normalize(directions)  # (P, K)
-            targets = rectified_samples(torch.rand(2, *z1.shape, device=run.device, generator=shared), args.mu,
-                                        args.noise)  # (2, N, K), of the distribution that z shall have
-            invariance = F.mse_loss(z1, z2)
-            distance = (match(z1, targets[0], directions) + match(z2, targets[1], directions)) / 2
+            directions = F.normalize(torch.randn(args.projections, z1.shape[1], device=run.device, generator=shared))
+            u = torch.rand(2, *z1.shape, device=run.device, generator=shared)
+            t1, t2 = rectified_samples(u, args.mu, args.noise)  # (N, K) each, of the distribution that z shall have
+            invariance, distance = F.mse_loss(z1, z2), (match(z1, t1, directions) + match(z2, t2, directions)) / 2
             loss = args.invariance_weight * invariance + args.match_weight * distance
 
             loss.backward()

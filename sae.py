@@ -66,10 +66,22 @@ class SAE(nn.Module):
         """z (N, K) → x̂ (N, d)."""
         return z @ self.W_dec.T + self.b
 
+    def encode(self, h):
+        """h (N, d) → z (N, K)."""
+        a = self.scores(self.standard(h))
+        return a * (a > self.threshold) if self.batch_topk else top_k(a, self.k)
+
     def forward(self, images):
         h = self.backbone(images)  # (N, d)
-        a = self.scores(self.standard(h.float()))
-        return h, a * (a > self.threshold) if self.batch_topk else top_k(a, self.k)
+        return h, self.encode(h.float())
+
+    @torch.no_grad()
+    def update(self, z, step):
+        """After an optimizer's step (from 0) that saw codes z (N, K): norms of the columns, idle units, threshold."""
+        self.W_dec.copy_(F.normalize(self.W_dec, dim=0))
+        self.idle.copy_(torch.where(z.any(0), 0, self.idle + len(z)))
+        smallest = z.where(z > 0, torch.inf).amin()
+        self.threshold.lerp_(smallest, max(0.01, 1 / (step + 1)))  # a mean over the last hundred steps
 
 
 def sae_loss(sae, x, dead, weight):
@@ -152,21 +164,17 @@ def main(argv=None):
             loss.backward()
             common.set_lr(optimizer, common.lr_at(step, args.epochs * steps))
             optimizer.step()
-            with torch.no_grad():
-                sae.W_dec.copy_(F.normalize(sae.W_dec, dim=0))
-                sae.idle.copy_(torch.where(z.any(0), 0, sae.idle + len(z)))
-                smallest = z.where(z > 0, torch.inf).amin()
-                sae.threshold.lerp_(smallest, max(0.01, 1 / (step + 1)))  # a mean over the last hundred steps
+            sae.update(z, step)
             log.append(dict(loss=loss.detach(), unexplained=unexplained.detach(), dead=dead.float().mean()))
         run.end_epoch(epoch, log, sae, optimizer)
     metrics, h, z = common.evaluate(run, data, sae)
     with torch.no_grad():
         error = sae.scale.square() * (sae.standard(h) - sae.decode(z)).square().sum(1).mean()  # mean ‖h − ĥ‖²
         explained = 1 - error / (h - h.mean(0)).square().sum(1).mean()
-        dead = sae.idle >= len(x)
-    metrics |= dict(explained_variance=explained.item(), reconstruction_error=error.item(), dead_units=int(dead.sum()))
+    dead = int((sae.idle >= len(x)).sum())
+    metrics |= dict(explained_variance=explained.item(), reconstruction_error=error.item(), dead_units=dead)
     run.finish(metrics, sae.backbone)
-    print(f"Of the variance of h {explained:.1%} explained, mean ‖h − ĥ‖² {error:.4g}; {dead.sum()} of {len(dead)} units dead")
+    print(f"{explained:.1%} of the variance of h explained, mean ‖h − ĥ‖² {error:.4g}; {dead} units dead in training")
 
 
 if __name__ == "__main__":

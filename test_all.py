@@ -16,10 +16,10 @@ from torchvision.transforms.v2 import functional as TF
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "tools")]
 
-import bayesncl, common, mmncl, ncl, nce, shapes, simclr, simsiam, sparsehead, sparse_coding as sc
-import benchmark, decode, finetune, look, report, robustness, study, theory, theory_gate, theory_nmf, words
+import bayesncl, common, lpjepa, mmncl, ncl, nce, sae, shapes, simclr, simsiam, sparsehead, sparse_coding as sc
+import benchmark, decode, finetune, look, report, robustness, sparsity, study, theory, theory_gate, theory_nmf, words
 
-METHODS = {module.__name__: module for module in (simclr, ncl, bayesncl, sparsehead, simsiam, nce, mmncl)}
+METHODS = {module.__name__: module for module in (simclr, ncl, bayesncl, sparsehead, simsiam, nce, mmncl, lpjepa)}
 
 
 @pytest.fixture(autouse=True)
@@ -639,6 +639,96 @@ def test_gates_are_thresholds_of_their_noise_kl_is_torchs_and_nothing_reaches_th
         assert torch.allclose(plain.frequency, pi)  # evaluation does not move it
 
 
+# --------------------------------------------------------------------------------- lpjepa.py, sae.py, tools/sparsity.py
+def test_lpjepa_aims_at_the_share_of_active_entries_that_mu_sets_by_an_exact_sliced_distance():
+    u, (z, target), directions = torch.rand(200_000).double(), torch.rand(2, 6, 4), unit(torch.randn(5, 4))
+    tail = {"laplace": lambda x: 0.5 * math.exp(-x * math.sqrt(2)), "gaussian": lambda x: math.erfc(x / 2**0.5) / 2}
+    for (noise, above), mu in itertools.product(tail.items(), (-2.5, -1.0, 0.0, 0.8)):
+        known, n = above(-mu) if mu <= 0 else 1 - above(mu), len(u)
+        samples = lpjepa.rectified_samples(u, mu, noise)
+        assert lpjepa.expected_active(mu, noise) == pytest.approx(known) and samples.min() == 0
+        assert abs((samples > 0).sum() - n * known) < 4 * (n * known * (1 - known)) ** 0.5
+        assert abs((samples > 0.5).sum() / n - lpjepa.expected_active(mu - 0.5, noise)) < 0.005
+        assert abs(lpjepa.NOISE[noise][0](u).var() - 1) < 0.02
+    distance = lpjepa.sliced_wasserstein(z.requires_grad_(), target, directions)
+    plans = [target[list(order)] for order in itertools.permutations(range(6))]  # one of them is optimal, per direction
+    loop = sum(min(((z - plan) @ v).square().mean() for plan in plans) for v in directions) / 5
+    gradients = [torch.autograd.grad(value, z)[0] for value in (distance, loop)]
+    assert distance.item() == pytest.approx(loop.item(), rel=1e-5) and torch.allclose(*gradients, atol=1e-6)
+    z = z.detach()
+    assert lpjepa.sliced_wasserstein(z, z[torch.randperm(6)], directions) < 1e-12
+    shift = torch.randn(4)
+    moved = lpjepa.sliced_wasserstein(z + shift, z, directions).item()
+    assert moved == pytest.approx((directions @ shift).square().mean().item(), rel=1e-4)
+    near, far = (lpjepa.sliced_wasserstein(*torch.rand(2, n, 4), directions) for n in (20_000, 20))
+    assert near < far / 100  # both are samples of one distribution
+    for mu in (-1.5, -0.5, 0.5):  # a layer that nothing but the distance trains
+        layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
+        optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
+        for _ in range(300):
+            samples = lpjepa.rectified_samples(torch.rand(200, 8), mu, "gaussian")
+            optimizer.zero_grad()
+            lpjepa.sliced_wasserstein(layer(torch.randn(200, 8)), samples, unit(torch.randn(64, 8))).backward()
+            optimizer.step()
+        share = (layer(torch.randn(5000, 8)) > 0).float().mean().item()
+        assert share == pytest.approx(lpjepa.expected_active(mu, "gaussian"), abs=0.02), mu
+
+
+def test_autoencoders_keep_the_largest_and_find_planted_features_if_dead_units_are_revived():
+    a, x, model, dead = torch.randn(6, 10), torch.randn(6, 4), sae.SAE(None, 4, 10, 2), torch.arange(10) < 3
+    largest = lambda values, k: values * (values > 0) * torch.isin(values, values.flatten().topk(k).values)
+    of_rows = lambda values, k: torch.stack([largest(row, k) for row in values])
+    assert torch.equal(sae.top_k(a, 3), of_rows(a, 3)) and torch.equal(sae.batch_top_k(a, 3), largest(a, 18))
+    model.b.data, model.W_enc.data = torch.randn(4), torch.randn(10, 4)
+    for model.batch_topk in (False, True):
+        loss, unexplained, z = sae.sae_loss(model, x, dead, 0.5)
+        scores = torch.stack([torch.stack([w @ (row - model.b) for w in model.W_enc]) for row in x])
+        kept = largest(scores, 12) if model.batch_topk else of_rows(scores, 2)
+        e = x - torch.stack([model.b + sum(c * w for c, w in zip(row, model.W_dec.T)) for row in kept])
+        revived = of_rows(scores[:, :3], 2) @ model.W_dec[:, :3].T
+        second = (e.detach() - revived).square().sum() / e.detach().square().sum()
+        expected = e.square().sum(1).mean() + 0.5 * second
+        gradients = [torch.autograd.grad(value, [model.W_enc, model.W_dec, model.b], retain_graph=True)
+                     for value in (loss, expected)]
+        assert torch.allclose(z, kept) and torch.allclose(loss, expected)
+        assert all(torch.allclose(*pair, atol=1e-5) for pair in zip(*gradients))
+        assert torch.equal(sae.sae_loss(model, x, dead & False, 0.5)[0], unexplained)  # no unit is dead
+    model = sae.SAE(None, 4, 8, 4)
+    model.W_dec.data = torch.cat([torch.eye(4), -torch.eye(4)], 1)
+    model.W_enc.data = model.W_dec.data.T
+    assert sae.sae_loss(model, x, dead[:8] & False, 0)[1] < 1e-12  # both signs of every axis: nothing is lost
+    M, found = F.normalize(torch.randn(16, 24), dim=0), {}
+    x = ((0.5 + torch.rand(2000, 24)) * (torch.rand(2000, 24).argsort(1) < 2)) @ M.T  # two features of 24 an image
+    x = (x - x.mean(0)) / (x - x.mean(0)).square().sum(1).mean().sqrt()
+    for batch_topk, weight in itertools.product((False, True), (0, 1 / 32)):
+        model = sae.SAE(None, 16, 32, 2, batch_topk)
+        model.W_enc.data[8:] = -0.01 * torch.eye(16)[0]  # 24 units that never win
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for step in range(800):
+            optimizer.zero_grad()
+            loss, _, z = sae.sae_loss(model, x[torch.randint(2000, (200,))], model.idle >= 2000, weight)
+            loss.backward()
+            optimizer.step()
+            model.update(z, step)
+        found[batch_topk, weight] = sc.max_cosine(model.W_dec.detach().T[None], M[None]).mean().item()
+        assert (model.W_dec.norm(dim=0) - 1).abs().max() < 1e-5
+        assert (model.encode(x) > 0).sum(1).float().mean().item() == pytest.approx(2, abs=0.1), batch_topk
+    assert all(found[kind, 1 / 32] > 0.95 and found[kind, 0] < 0.9 for kind in (False, True))
+
+
+def test_stability_is_the_cosine_of_greedy_partners_and_its_chance_that_of_images_in_another_order():
+    a, b = torch.rand(2, 30, 6)
+    assert torch.allclose(sparsity.partners(a, a[:, torch.randperm(6)]), torch.ones(6))
+    cosines, left, right, found = F.normalize(a, dim=0).T @ F.normalize(b, dim=0), [*range(6)], [*range(4)], {}
+    while right:
+        _, i, j = max((cosines[i, j].item(), i, j) for i in left for j in right)
+        found[left.pop(left.index(i))] = cosines[i, right.pop(right.index(j))].item()
+    assert sparsity.partners(a, b[:, :4]).tolist() == pytest.approx([found.get(i, 0) for i in range(6)])
+    same, dead = F.relu(torch.randn(30, 6)), torch.zeros(30, 2)
+    first, second, third = sparsity.stability([same, torch.cat([dead, same.flip(1)], 1), same])
+    assert first == second == third and first["stability"] == pytest.approx(1) and first["stability_chance"] < 0.7
+
+
 # ----------------------------------------------------------------------------------------------------- sparse_coding.py
 SMALL = dict(n=64, batch_size=16, p=12, d=6, m=8, epochs=2, lr=0.1, seeds=1)  # all else is as in the paper
 landscape = lambda **factors: sc.setting(SMALL | factors, {}, paper=True)
@@ -1036,7 +1126,7 @@ VARIANTS = ["simclr.py", "simclr.py --loss spectral", "ncl.py --topk 20", "bayes
             "sparsehead.py --base byol --sparse-weight 0.1", "sparsehead.py --base barlow", "simsiam.py",
             "sparsehead.py --base vicreg", "sparsehead.py --base swav --prototypes 20", "sparsehead.py --base ssl-hsic",
             "sparsehead.py --base wmse --head-out 8 --whiten-size 12 --whiten-splits 2",
-            "nce.py --weights non-negative --head mlp", "mmncl.py"]
+            "nce.py --weights non-negative --head mlp", "mmncl.py", "lpjepa.py"]
 
 
 @pytest.fixture(scope="session")
@@ -1156,6 +1246,46 @@ def test_captions_are_bags_of_words_and_name_dimensions_and_every_run_has_its_pa
         assert {path.stem for path in folder.glob("*.png")} == every | more.get(folder.name, set()), folder
 
 
+def test_an_autoencoder_takes_any_run_leaves_one_that_tools_take_and_goes_on(whole, tmp_path, monkeypatch, capsys):
+    flags = "--epochs 4 --units 40 --topk 4 --batch-size 60 --checkpoint-every 1 --device cpu"
+    for method in METHODS:
+        inside(f"sae.py {flags}", whole / method, "--out", tmp_path / method)
+        (*_, last), (*_, of_run) = lines(tmp_path / method), lines(whole / method)
+        args, model = robustness.load(tmp_path / method)
+        h, z = common.features(model, common.load_data(args.dataset, args.data_root).x_test, 16)
+        again = (z @ model.W_dec.T + model.b).detach() * model.scale + model.mean
+        error, variance = ((h - other).square().sum(1).mean().item() for other in (again, h.mean(0)))
+        assert last["reconstruction_error"] == pytest.approx(error, rel=1e-3)
+        assert last["explained_variance"] == pytest.approx(1 - error / variance, rel=1e-3)
+        assert (last["lp1"], last["knn5"]) == (of_run["lp1"], of_run["knn5"]) and 0 < last["act"] < 0.101, method
+    assert f"{last['explained_variance']:.1%} of the variance of h explained" in capsys.readouterr().out
+    inside("look.py", tmp_path / "ncl")
+    end_epoch, ends = common.Run.end_epoch, iter([None, None, KeyboardInterrupt])
+    def interrupted(*args):
+        end_epoch(*args)
+        if stop := next(ends, None):
+            raise stop
+    monkeypatch.setattr(common.Run, "end_epoch", interrupted)
+    pytest.raises(KeyboardInterrupt, inside, f"sae.py {flags} --batch-topk", whole / "ncl", "--out", tmp_path / "stopped")
+    inside("sae.py --resume", tmp_path / "stopped")
+    inside(f"sae.py {flags} --batch-topk", whole / "ncl", "--out", tmp_path / "whole")
+    assert lines(tmp_path / "stopped") == lines(tmp_path / "whole") != lines(tmp_path / "ncl")
+    for seed, run in enumerate(("ncl", "whole"), 1):
+        shutil.copytree(tmp_path / run, tmp_path / f"toy-sparsity-sae-4-seed{seed}")
+    inside("sparsity.py", *(seeds := [*tmp_path.glob("toy-*")]))
+    for folder in seeds:
+        (folder / "dimensions.csv").write_text(look.dimensions(look.read_run(folder)[1]))
+        found = report.record(folder)
+        assert 0 < found["stability_chance"] < found["stability"] < 1 and found["stability_seeds"] == 2
+        assert found["entries"] == pytest.approx(40 * found["act"], rel=1e-4)
+        assert found["dead_dims"] == pytest.approx(100 - 100 * found["live_dims"] / 40)
+    assert "takes two seeds or more" in refused("sparsity.py", seeds[0])
+    pytest.importorskip("matplotlib")
+    inside("sparsity.py", *seeds, "--draw", tmp_path / "sparsity.png")
+    assert (tmp_path / "sparsity.png").stat().st_size > 20_000
+    assert "none of these folders is a record" in refused("sparsity.py", whole / "ncl", "--draw", tmp_path / "no.png")
+
+
 @pytest.mark.parametrize("command", [
     *VARIANTS, "simclr.py --preset default --arch resnet20", "simsiam.py --no-predictor --optimizer adam --lr 1e-3",
     "simclr.py --head none --optimizer lars --blur 0.5 --crop bicubic", "bayesncl.py --gate logistic --optimizer sgd",
@@ -1188,6 +1318,9 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "simclr.py --resume .": "an older version made it", "ncl.py --eval-only {simclr}/checkpoint.pt": "another program",
     "simclr.py --eval-only {simclr}/checkpoint.pt --head-out 32": "does not fit these settings",
     "ncl.py --eval-only checkpoint.pt": "cannot be read as", "sparse_coding.py --keep 0.5 1.2": "keep: 1.2; it must",
+    "sae.py --epochs 1": "whose features?", "sae.py .": "is no run of an image method",
+    "sae.py {ncl} --batch-size 60 --topk 300": "300: there are 256 units",
+    "sae.py {ncl} --batch-size 300": "300: at most 240 images", "sae.py {ncl} --resume {ncl}": "another program",
     "sparse_coding.py --d 60": "--d 60 orthonormal features need at least as many observed dimensions; --p is 50",
     "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active features of --d 1",
     "sparse_coding.py --experiment fig1 --activation authors": "--activation authors is srelu with --batch-norm no",

@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 import common
 import shapes
 
-TOOLS = "finetune", "robustness", "words"
+TOOLS = "finetune", "robustness", "words", "stability"
 RESULTS, PAGES = ROOT / "results", (ROOT / "README.md", ROOT / "results" / "README.md")
 COLUMNS = {  # heading: numbers of a record, {key:format}
     "LP@1": "{lp1:.1f}", "Act.": "{act:.3f}", "5-NN": "{knn5:.1f}",
@@ -50,10 +50,9 @@ LINK = re.compile(r"\[[^]]*\]\((?:results/)?([^)/#]+)\)")  # to a record, from e
 
 
 def dimensions(folder: Path) -> np.ndarray:
-    """The live dimensions of dimensions.csv, its columns by name; empty where the run has none."""
-    if not (file := folder / "dimensions.csv").exists():
-        return np.empty(0)
-    return (columns := np.genfromtxt(file, delimiter=",", names=True, ndmin=1))[columns["act"] > 0]
+    """dimensions.csv, its columns by name; empty where the run has none."""
+    file = folder / "dimensions.csv"
+    return np.genfromtxt(file, delimiter=",", names=True, ndmin=1) if file.exists() else np.empty(0)
 
 
 def of_background(columns: np.ndarray, background: int) -> np.ndarray:
@@ -62,11 +61,13 @@ def of_background(columns: np.ndarray, background: int) -> np.ndarray:
 
 
 def from_dimensions(columns: np.ndarray) -> dict[str, float]:
-    """Cons. in % of the dimensions that are active on a share of the images or more, and weighted by activation; the
-    number active on less than the smallest share; the number and the mean rate of those that stand for a background."""
+    """Cons. in % of the dimensions active on a share of the images or more, and weighted by activation; the number that
+    is below the smallest share; active entries per image; % of dead dimensions; number, mean rate of backgrounds'."""
+    columns, K = columns[columns["act"] > 0], len(columns)
     act, cons = columns["act"], 100 * columns["cons"]
     found = {f"cons_{share}": cons[act >= share].mean() for share in common.SHARES if (act >= share).any()}
-    found |= {"cons_weighted": np.average(cons, weights=act), "rare_dims": (act < common.SHARES[0]).sum()}
+    found |= {"cons_weighted": np.average(cons, weights=act), "rare_dims": (act < common.SHARES[0]).sum(),
+              "entries": act.sum(), "dead_dims": 100 - 100 * len(act) / K}
     for b, name in enumerate(shapes.BACKGROUNDS if "background_cons" in columns.dtype.names else []):
         rates = of_background(columns, b)
         found |= {f"dims_{name}": len(rates), f"rate_{name}": rates.mean() if len(rates) else 0.0}
@@ -184,8 +185,7 @@ def main() -> None:
         print(*(f"{name}, by the records: {line}" for line in set(new.splitlines()) - set(old.splitlines())), sep="\n")
         print(*(f"{name}, in no table: {sentence}" for sentence in unchecked(new)), sep="\n")
         differs |= old != new
-        if not check:
-            page.write_text(new)
+        check or page.write_text(new)
     if check:
         sys.exit(int(differs))
     try:

@@ -27,6 +27,7 @@ import time
 import torch
 
 import report
+import sparsity
 from report import ROOT, common  # common.py of the folder above
 
 import look
@@ -46,8 +47,7 @@ ROWS = {  # row: a program and its flags
     "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
     "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw",
     "simsiam-zero-init": "simsiam.py --zero-init-residual",
-    "simsiam-no-stop-grad": "simsiam.py --no-stop-grad",
-    "simsiam-no-predictor": "simsiam.py --no-predictor",
+    **{f"simsiam-no-{part}": f"simsiam.py --no-{part}" for part in ("stop-grad", "predictor")},
     "sparsehead-simclr-plain-linear": "sparsehead.py --sparse-weight 0 --head linear",
     "sparsehead-simclr-plain-none": "sparsehead.py --sparse-weight 0 --head none",
     **{f"sparsehead-simclr-{weight}": f"sparsehead.py --sparse-weight {weight}" for weight in ("1e-2", "1e-1")},
@@ -63,8 +63,8 @@ BASES = {f"sparsehead-{base}{kind}": f"sparsehead.py --base {base} --sparse-weig
          for kind, weight in (("", "1e-4"), ("-plain", "0"))}
 GRID = {f"bayesncl-prior{rho}-kl-weight{weight}": f"bayesncl.py --prior {rho} --kl-weight {weight}"
         for rho in ("0.1", "0.3", "0.5", "0.8", "0.95") for weight in ("3e-6", "3e-5", "3e-4", "3e-3", "3e-2")}
-ROWS |= BASES | GRID
-METHODS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"]
+ROWS |= BASES | GRID | sparsity.by_rows(sparsity.PROGRAMS)
+METHODS, SEEDS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"], [1, 2, 3, 4, 5]
 FOUR, SPECTRAL = [row for row in METHODS if row != "simsiam"], ["simclr-spectral", "ncl-spectral"]
 GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
 OUR_GATE = ["bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw"]
@@ -73,13 +73,12 @@ AT_200 = dict.fromkeys([*METHODS[:3], "ncl-topk"], [1, 2, 3]) | dict.fromkeys([*
 RATES = {  # for fine-tuning on 1 %, 10 % and 100 % of the labels: the best of seed 1 on held-out training images
     "simclr": "0.01 0.2 0.2", "ncl": "0.01 0.2 0.2", "bayesncl": "0.01 0.2 0.2", "sparsehead-simclr": "0.05 0.2 0.2",
     "scratch": "0.01 0.05 0.2"}
-BAYES = "--prior 0.5 --kl-weight 3e-5"
-CPU = "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
+BAYES, CPU = "--prior 0.5 --kl-weight 3e-5", "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
 # study: (flags of every run, row → seeds, row → flags of its own). The rows' own flags on CIFAR-10 did best on held-out
 # training images, the one of TopK leaves about as many entries as NCL has active: results/README.md tells.
 STUDIES = {
-    "shapes": ("", dict.fromkeys(METHODS, [1, 2, 3, 4, 5]) | dict.fromkeys(["ncl-topk", *GATE, *OUR_GATE], [1, 2])
-               | dict.fromkeys(ONCE, [1]) | dict.fromkeys([*LABELLED, "mmncl", "clip"], [1, 2, 3, 4, 5])
+    "shapes": ("", dict.fromkeys([*METHODS, *LABELLED, "mmncl", "clip"], SEEDS) | dict.fromkeys(ONCE, [1])
+               | dict.fromkeys(["ncl-topk", *GATE, *OUR_GATE], [1, 2])
                | dict.fromkeys(["simsiam-zero-init", "mmncl-tau-0.05", "clip-tau-0.05"], [1, 2, 3]),
                {"ncl-topk": "--topk 16"}),
     "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", *BASES, *LABELLED, "mmncl",
@@ -88,11 +87,11 @@ STUDIES = {
     "shapes-bases": ("", dict.fromkeys(BASES, [1, 2, 3]), {}), "shapes-grid": ("", dict.fromkeys(GRID, [1, 2, 3]), {}),
     "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]), {"bayesncl": BAYES}),
     "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
-    "cifar10-cpu-page": (CPU, dict.fromkeys(["simclr", "ncl"], [1]), {}),
-    "shapes-transfer": ("", dict.fromkeys(FOUR, [1, 2, 3, 4, 5]), {}),
+    "cifar10-cpu-page": (CPU, {"simclr": [1], "ncl": [1]}, {}), "shapes-transfer": ("", dict.fromkeys(FOUR, SEEDS), {}),
     "cifar10-cpu-transfer": (f"{CPU} --limit 10000", dict.fromkeys(FOUR, [1, 2, 3]), {"bayesncl": BAYES}),
-    "cifar10": ("--dataset cifar10 --epochs 200", AT_200, {}),
-    "cifar100": ("--dataset cifar100 --epochs 200", AT_200, {}),
+    "shapes-sparsity": sparsity.study("shapes", "", SEEDS),
+    "cifar10-cpu-sparsity": sparsity.study("cifar10-cpu", f"{CPU} --limit 10000", [1, 2, 3]),
+    **{data: (f"--dataset {data} --epochs 200", AT_200, {}) for data in ("cifar10", "cifar100")},
 }
 
 
@@ -109,7 +108,8 @@ def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra:
     """The runs of a study, name → command lines; the seeds outermost, so that every row has some early."""
     flags, seeds_of, own = STUDIES[study]
     return {f"{study}-{row}-seed{seed}": [*map(shlex.split, [
-                f"{ROWS[row]} {flags} {own.get(row, '')} {extra} --seed {seed}", *afterwards(study, row, seed)])]
+                f"{ROWS[row]} {flags} {own.get(row, '')} {extra} --seed {seed}".format(study=study, seed=seed),
+                *afterwards(study, row, seed)])]
             for seed in range(10) for row in rows or seeds_of if seed in (seeds or seeds_of.get(row, [1]))}
 
 

@@ -1,0 +1,165 @@
+"""Is sparsity better built in or added afterwards? Methods at equal numbers of active entries per image.
+
+    python tools/study.py shapes-sparsity cifar10-cpu-sparsity    the runs, five and three seeds: five hours on two cores
+    python tools/sparsity.py runs/shapes-sparsity-*               stability over seeds, stability.json in each folder
+    python tools/sparsity.py results/*-sparsity-* --draw assets/sparsity.png     each metric over active entries
+
+SimCLR with a TopK autoencoder on its features (sae.py), NCL, NCL + TopK, BayesNCL and Rectified LpJEPA, each brought
+to about 2, 4, 8, 16 and 32 active entries by its own knob, KNOBS. All but NCL have 256 dimensions; NCL has no other
+knob than their number, of which about an eighth is active on an image.
+
+Stability: of each dimension that is live in one run, the cosine of its activations on the test images with those of its
+partner in a run of another seed, where the pair with the largest cosine is made first; mean over dimensions (0 without a
+partner) and over the other seeds. By chance: the same with the images of the other run in random order.
+"""
+import argparse
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import report
+from report import common
+
+import look
+
+LEVELS = 2, 4, 8, 16, 32  # active entries per image
+METHODS = {"sae": "SimCLR + SAE", "ncl": "NCL", "ncl-topk": "NCL + TopK", "bayesncl": "BayesNCL", "lpjepa": "LpJEPA"}
+PROGRAMS = {"sae": "sae.py runs/{study}-simclr-seed{seed} --units 256", "ncl": "ncl.py", "ncl-topk": "ncl.py",
+            "bayesncl": "bayesncl.py", "lpjepa": "lpjepa.py"}
+KNOBS = {  # data: method: what sets the number of its active entries, by LEVELS
+    "shapes": {
+        "sae": [f"--topk {k}" for k in LEVELS],
+        "ncl": [f"--head-out {K}" for K in (16, 32, 64, 128, 256)],
+        "ncl-topk": [f"--topk {k}" for k in (2, 6, 20, 64, 128)],
+        "bayesncl": ["--prior 0.3 --kl-weight 1e-3", "--prior 0.3 --kl-weight 3e-4", "--prior 0.4 --kl-weight 3e-4",
+                     "--prior 0.5 --kl-weight 3e-4", "--prior 0.95 --kl-weight 3e-2"],
+        "lpjepa": [f"--mu {mu}" for mu in (-2.6, -2.3, -1.9, -1.4, -1.0)]},
+    "cifar10-cpu": {
+        "sae": [f"--topk {k}" for k in LEVELS],
+        "ncl": [f"--head-out {K}" for K in (16, 32, 64, 128, 256)],
+        "ncl-topk": [f"--topk {k}" for k in (2, 6, 20, 64, 128)],
+        "bayesncl": ["--prior 0.3 --kl-weight 1e-3", "--prior 0.3 --kl-weight 3e-4", "--prior 0.4 --kl-weight 3e-4",
+                     "--prior 0.5 --kl-weight 3e-4", "--prior 0.95 --kl-weight 3e-2"],
+        "lpjepa": [f"--mu {mu}" for mu in (-2.6, -2.3, -1.9, -1.4, -1.0)]}}
+SHOWN = {"lp1_embedding": "linear probe on z, %", "knn5_embedding": "5-NN on z, %", "cons": "Cons., %",
+         "adjusted": "adjusted Cons., %", "mono": "MonoScore", "dead_dims": "dead dimensions, %", "stability": "stability"}
+
+
+def by_rows(of_method: dict[str, str | list[str]]) -> dict[str, str]:
+    """What each method has, once or by LEVELS → the same by rows, <method>-<level>, level by level."""
+    return {f"{method}-{level}": text if isinstance(text, str) else text[i]
+            for i, level in enumerate(LEVELS) for method, text in of_method.items()}
+
+
+def study(data: str, flags: str, seeds: list[int]) -> tuple[str, dict, dict]:
+    """What study.py's STUDIES says of a study: flags of all runs, row → seeds, row → its own flags. An autoencoder takes
+    its settings from SimCLR's run, so that these are no flags of all."""
+    own = {"simclr": flags} | by_rows({method: knobs if method == "sae" else [f"{flags} {knob}" for knob in knobs]
+                                       for method, knobs in KNOBS[data].items()})
+    return "", dict.fromkeys(own, seeds), own
+
+
+def partners(a: Tensor, b: Tensor) -> Tensor:
+    """Of embeddings a (N, K), b (N, L) of the same images: cosine of each column of a with its partner in b, (K,), 0 if
+    none is left. The pair with the largest cosine first, then the next among the others (greedy assignment)."""
+    cosines = F.normalize(a, dim=0).T @ F.normalize(b, dim=0)  # (K, L)
+    found = torch.zeros(len(cosines))
+    for _ in range(min(cosines.shape)):
+        i, j = divmod(int(cosines.argmax()), cosines.shape[1])
+        found[i] = cosines[i, j]
+        cosines[i], cosines[:, j] = -2, -2
+    return found
+
+
+def stability(seeds: list[Tensor]) -> list[dict[str, float]]:
+    """For each of the embeddings (N, K) of two seeds or more on the same images, what stability.json says."""
+    live = [F.normalize(e).abs() for e in seeds]
+    live = [e[:, (e > common.ACTIVE).any(0)] for e in live]
+    order = torch.randperm(len(seeds[0]), generator=torch.Generator().manual_seed(0))
+    found = []
+    for e in live:
+        others = [other for other in live if other is not e]
+        means = {key: np.mean([partners(e, other[rows]).mean().item() for other in others])
+                 for key, rows in (("stability", slice(None)), ("stability_chance", order))}
+        found.append(means | {"stability_seeds": len(seeds)})
+    return found
+
+
+def by_row(folders: list[Path]) -> dict[str, list[Path]]:
+    """Folders by their names without the seed."""
+    found = {}
+    for folder in folders:
+        found.setdefault(re.sub(r"-seed\d+$", "", folder.resolve().name), []).append(folder)
+    return found
+
+
+def measure(folders: list[Path]) -> None:
+    """Write stability.json of runs, and where a run is on record, there too; print a table."""
+    table = [["runs", "seeds", "stability", "by chance"]]
+    for name, runs in by_row(folders).items():
+        read = [look.read_run(folder) for folder in runs]
+        if len(runs) < 2 or len({(config["dataset"], len(arrays["z"])) for config, arrays in read}) > 1:
+            raise common.BadInput(f"{name}: stability takes two seeds or more on the same test images")
+        found = stability([arrays["z"] for _, arrays in read])
+        for folder, numbers in zip(runs, found):
+            for place in {folder, report.RESULTS / folder.resolve().name}:
+                if place.exists():
+                    with common.replacing(place / "stability.json") as file:
+                        file.write(json.dumps(numbers).encode() + b"\n")
+        means = [np.mean([numbers[key] for numbers in found]) for key in ("stability", "stability_chance")]
+        table.append([name, str(len(runs)), *(f"{mean:.3f}" for mean in means)])
+    print(common.markdown(table))
+
+
+def draw(folders: list[Path], path: str) -> None:
+    """SHOWN over active entries per image: a row of panels a data set, a line a method, mean ± std of its seeds."""
+    try:
+        import matplotlib.pyplot as plt
+    except ImportError as error:
+        raise common.BadInput(f"--draw needs matplotlib ({error})")
+    found = {}  # data set → method → [(active, std, {metric: (mean, std)})]
+    for name, runs in by_row(folders).items():
+        kind = re.fullmatch(r"(.*)-sparsity-(.*)-\d+", name)
+        if kind and kind[2] in METHODS:
+            records = [report.record(folder) for folder in runs]
+            found.setdefault(kind[1], {}).setdefault(kind[2], []).append(
+                {key: [r[key] for r in records if key in r] for key in ("entries", "stability_chance", *SHOWN)})
+    if not found:
+        raise common.BadInput("none of these folders is a record of a study of sparsity")
+    figure, panels = plt.subplots(len(found), len(SHOWN), figsize=(19, 2.7 * len(found)), squeeze=False,
+                                  layout="constrained")
+    for line, (dataset, methods) in zip(panels, found.items()):
+        for panel, (key, title) in zip(line, SHOWN.items()):
+            for colour, method in enumerate(METHODS):
+                points = sorted(methods.get(method, []), key=lambda point: np.mean(point["entries"]))
+                x = [np.mean(point["entries"]) for point in points]
+                mean, std = (np.array([f(point[key]) for point in points]) for f in (np.mean, np.std))
+                panel.plot(x, mean, ".-", color=f"C{colour}", label=METHODS[method])
+                panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.15)
+                if key == "stability":
+                    panel.plot(x, [np.mean(point["stability_chance"]) for point in points], ":", color=f"C{colour}")
+            panel.set(xscale="log", title=title, xticks=LEVELS, xticklabels=LEVELS)
+            panel.minorticks_off()
+        line[0].set_ylabel(dataset)
+        line[len(SHOWN) // 2].set_xlabel("active entries per image")
+    labels = panels[0, 0].get_legend_handles_labels()
+    figure.legend(*labels, loc="outside lower center", ncols=len(METHODS), frameon=False)
+    figure.savefig(path, dpi=80)
+
+
+def main(argv=None):
+    flags = argparse.ArgumentParser(prog="sparsity.py", usage=argparse.SUPPRESS, description=__doc__,
+                                    formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("runs", nargs="+", type=Path, help="folders of runs, or with --draw of records")
+    flags.add_argument("--draw", metavar="FILE", help="measure nothing; draw what these folders hold")
+    args = flags.parse_args(argv)
+    draw(args.runs, args.draw) if args.draw else measure(args.runs)
+
+
+if __name__ == "__main__":
+    common.launch(main)
