@@ -34,7 +34,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
         head_out=2048, blur=0.5,  # lr: 0.165 · 128/256
     ),
     "shapes": PAPER | dict(
-        arch="resnet8", epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75, mu=-1.0,
+        arch="resnet8", epochs=15, optimizer="adam", lr=6e-3, weight_decay=0.0, warmup=0.75, mu=-1.0,
         match_weight=125.0, projections=512, head_out=256, jitter=0.8, crop="bilinear",
     ),
     "default": PAPER | dict(  # any other data set, and short runs

@@ -116,7 +116,7 @@ def parser():
     add("--units", type=positive, help="K (default: 4·d)")
     add("--epochs", type=common.within(0, kind=int), default=200, help="passes over the features (default: 200)")
     add("--batch-size", type=positive, default=256, help="images per step (default: 256)")
-    add("--lr", type=common.within(0), default=1e-3, help="peak learning rate of Adam (default: 1e-3)")
+    add("--lr", type=common.within(0), default=3e-3, help="peak learning rate of Adam (default: 3e-3)")
     add("--aux-weight", type=common.within(0, closed=True), default=1 / 32, help="α (paper: 1/32)")
     add("--seed", type=common.within(-1, 2**32, int), default=1, help="of the weights and the order of the images")
     add("--checkpoint-every", type=positive, default=100, help="epochs between checkpoints (default: 100)")
