@@ -41,10 +41,8 @@ ROWS = {  # row: a program and its flags
     "bayesncl-untuned": "bayesncl.py",  # the ρ and λ of the authors' CIFAR-100 command where the row above has others
     **{f"bayesncl-{gate}": f"bayesncl.py --gate {gate}" for gate in ("gumbel", "soft")},
     "bayesncl-no-detach": "bayesncl.py --no-detach",
-    "bayesncl-1-layer": "bayesncl.py --gate-layers 1",
-    "bayesncl-3-layers": "bayesncl.py --gate-layers 3",
-    "bayesncl-no-kl": "bayesncl.py --kl-weight 0",
-    "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
+    "bayesncl-1-layer": "bayesncl.py --gate-layers 1", "bayesncl-3-layers": "bayesncl.py --gate-layers 3",
+    "bayesncl-no-kl": "bayesncl.py --kl-weight 0", "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
     "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw",
     "simsiam-zero-init": "simsiam.py --zero-init-residual",
     **{f"simsiam-no-{part}": f"simsiam.py --no-{part}" for part in ("stop-grad", "predictor")},
@@ -67,7 +65,6 @@ ROWS |= BASES | GRID | sparsity.by_rows(sparsity.PROGRAMS)
 METHODS, SEEDS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"], [1, 2, 3, 4, 5]
 FOUR, SPECTRAL = [row for row in METHODS if row != "simsiam"], ["simclr-spectral", "ncl-spectral"]
 GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
-OUR_GATE = ["bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw"]
 ONCE = [row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-no"))]
 AT_200 = dict.fromkeys([*METHODS[:3], "ncl-topk"], [1, 2, 3]) | dict.fromkeys([*GATE, "simsiam", *BASES], [1])
 RATES = {  # for fine-tuning on 1 %, 10 % and 100 % of the labels: the best of seed 1 on held-out training images
@@ -78,7 +75,7 @@ BAYES, CPU = "--prior 0.5 --kl-weight 3e-5", "--dataset cifar10 --preset default
 # training images, the one of TopK leaves about as many entries as NCL has active: results/README.md tells.
 STUDIES = {
     "shapes": ("", dict.fromkeys([*METHODS, *LABELLED, "mmncl", "clip"], SEEDS) | dict.fromkeys(ONCE, [1])
-               | dict.fromkeys(["ncl-topk", *GATE, *OUR_GATE], [1, 2])
+               | dict.fromkeys(["ncl-topk", *GATE, "bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw"], [1, 2])
                | dict.fromkeys(["simsiam-zero-init", "mmncl-tau-0.05", "clip-tau-0.05"], [1, 2, 3]),
                {"ncl-topk": "--topk 16"}),
     "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", *BASES, *LABELLED, "mmncl",
@@ -86,6 +83,7 @@ STUDIES = {
                     | dict.fromkeys(SPECTRAL, "--optimizer adam --lr 2e-3")),
     "shapes-bases": ("", dict.fromkeys(BASES, [1, 2, 3]), {}), "shapes-grid": ("", dict.fromkeys(GRID, [1, 2, 3]), {}),
     "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]), {"bayesncl": BAYES}),
+    "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
     "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
     "cifar10-cpu-page": (CPU, {"simclr": [1], "ncl": [1]}, {}), "shapes-transfer": ("", dict.fromkeys(FOUR, SEEDS), {}),
     "cifar10-cpu-transfer": (f"{CPU} --limit 10000", dict.fromkeys(FOUR, [1, 2, 3]), {"bayesncl": BAYES}),
@@ -98,19 +96,21 @@ STUDIES = {
 def afterwards(study: str, row: str, seed: int) -> list[str]:
     """The programs in tools/ that a run is given to before it is recorded."""
     if not study.endswith("transfer"):
-        return ["tools/words.py"] if row.startswith(("mmncl", "clip")) else []
+        return ["tools/words.py"] * row.startswith(("mmncl", "clip"))
     tune = lambda row: f"tools/finetune.py --seed {seed} --lr {RATES[row]}"
     tuned = [tune(row), tune("scratch") + " --from-scratch"] if study == "shapes-transfer" and row in RATES else []
     return ["tools/robustness.py", *tuned[: 2 if row == "simclr" else 1]]
 
 
 def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra: str) -> dict[str, list[list[str]]]:
-    """The runs of a study, name → command lines; the seeds outermost, so that every row has some early."""
+    """The runs of a study, name → command lines; the seeds outermost, so that every row has some early, and what takes
+    features of other runs last."""
     flags, seeds_of, own = STUDIES[study]
     return {f"{study}-{row}-seed{seed}": [*map(shlex.split, [
                 f"{ROWS[row]} {flags} {own.get(row, '')} {extra} --seed {seed}".format(study=study, seed=seed),
                 *afterwards(study, row, seed)])]
-            for seed in range(10) for row in rows or seeds_of if seed in (seeds or seeds_of.get(row, [1]))}
+            for later in (False, True) for seed in range(10) for row in rows or seeds_of
+            if seed in (seeds or seeds_of.get(row, [1])) and later == ROWS[row].startswith("sae.py")}
 
 
 def start(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
