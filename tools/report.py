@@ -23,7 +23,7 @@ import shapes
 TOOLS = "finetune", "robustness", "words", "stability"
 RESULTS, PAGES = ROOT / "results", (ROOT / "README.md", ROOT / "results" / "README.md")
 COLUMNS = {  # heading: numbers of a record, {key:format}
-    "LP@1": "{lp1:.1f}", "Act.": "{act:.3f}", "5-NN": "{knn5:.1f}",
+    "LP@1": "{lp1:.1f}", "Act.": "{act:.3f}", "5-NN": "{knn5:.1f}", "active": "{entries:.1f}", "dead": "{dead_dims:.0f} %",
     "Cons.": "{cons:.1f}", "bits": "{bits:.3f}", "Corr.": "{corr:.3f}", "‖W‖₂,₁": "{l21:.3g}", "P@10": "{p_at_10:.1f}",
     "LP@1 of z": "{lp1_embedding:.1f}", "tuned on 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}",
     "H_s": "{entropy:.2f}", "indicator": "{spread:.2f}", "SEPIN@10": "{sepin_10:.3f}", "seconds": "{seconds_train:.0f}",
@@ -35,7 +35,8 @@ COLUMNS = {  # heading: numbers of a record, {key:format}
     "text → image, R@1 / R@5": "{image_r1:.1f} / {image_r5:.1f}", "zero-shot object": "{zero_shot:.1f}",
     "zero-shot background": "{background_zero_shot:.1f}", "Cons. of captions": "{text_cons:.1f}",
     "Act. of captions": "{text_act:.3f}", "nameable / by chance": "{nameable:.1f} / {nameable_chance:.1f}",
-    "by 20 images / by chance": "{nameable_top:.1f} / {nameable_top_chance:.1f}",
+    "by 20 images / by chance": "{nameable_top:.1f} / {nameable_top_chance:.1f}", "5-NN of z": "{knn5_embedding:.1f}",
+    "explained": "{explained_variance:.1%}", "stability / by chance": "{stability:.2f} / {stability_chance:.2f}",
     **{name: f"{{h_{name}:.1f}} / {{z_{name}:.1f}}" for name in (
         "clean", "corrupted", "noise", "blur", "contrast", "brightness", "pixelation", "jpeg", "reversed", "unseen",
         "paired_as_trained", "paired")},
@@ -75,8 +76,7 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
 
 
 def record(folder: Path) -> dict[str, float]:
-    """The numbers of an image run: its dimensions', its last epoch's, its final ones, those of tools/; empty if it is
-    incomplete."""
+    """The numbers of an image run: its dimensions', its last epoch's, final ones, those of tools/; {} if unfinished."""
     file, columns = folder / "metrics.jsonl", dimensions(folder)
     numbers = from_dimensions(columns) if len(columns) else {}
     for line in file.read_text().splitlines()[-2:] if file.exists() else []:
