@@ -120,14 +120,14 @@ def parser():
     add("--aux-weight", type=common.within(0, closed=True), default=1 / 32, help="α (paper: 1/32)")
     add("--seed", type=common.within(-1, 2**32, int), default=1, help="of the weights and the order of the images")
     add("--checkpoint-every", type=positive, default=100, help="epochs between checkpoints (default: 100)")
-    flags.set_defaults(precision="fp32", eval_only=None, compile=False)
+    flags.set_defaults(precision="fp32", eval_only=None)
     return flags
 
 
 def inherit(args):
     """Complete the settings by those of the run whose features are taken: data and network. BadInput where none is."""
-    if not args.run:
-        raise common.BadInput("whose features? Give the folder of a finished run")
+    if not args.run or common.world() > 1:
+        raise common.BadInput("whose features? Give the folder of a finished run, and no torchrun")
     try:
         config = json.loads((Path(args.run) / "config.json").read_text())
         vars(args).update({key: config[key] for key in OF_THE_RUN}, data_root=args.data_root or config["data_root"])

@@ -76,7 +76,7 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
 
 
 def record(folder: Path) -> dict[str, float]:
-    """The numbers of an image run: its dimensions', its last epoch's, final ones, those of tools/; {} if unfinished."""
+    """Numbers of an image run: its dimensions', its last epoch's, the final ones, those of tools/; {} if unfinished."""
     file, columns = folder / "metrics.jsonl", dimensions(folder)
     numbers = from_dimensions(columns) if len(columns) else {}
     for line in file.read_text().splitlines()[-2:] if file.exists() else []:
