@@ -38,7 +38,7 @@ KNOBS = {  # data: method: what sets the number of its active entries, by LEVELS
         "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
         "bayesncl": ["--prior 0.3 --kl-weight 1e-3", "--prior 0.3 --kl-weight 3e-4", "--prior 0.4 --kl-weight 3e-4",
                      "--prior 0.5 --kl-weight 3e-4", "--prior 0.95 --kl-weight 3e-2"],
-        "lpjepa": [f"--mu {mu}" for mu in (-2.6, -2.3, -1.9, -1.4, -1.0)]},
+        "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]},
     "cifar10-cpu": {
         "sae": [f"--topk {k}" for k in LEVELS],
         "ncl": [f"--head-out {K}" for K in (16, 32, 64, 128, 256)],
