@@ -23,7 +23,7 @@ import shapes
 TOOLS = "finetune", "robustness", "words", "stability"
 RESULTS, PAGES = ROOT / "results", (ROOT / "README.md", ROOT / "results" / "README.md")
 COLUMNS = {  # heading: numbers of a record, {key:format}
-    "LP@1": "{lp1:.1f}", "Act.": "{act:.3f}", "5-NN": "{knn5:.1f}", "active": "{entries:.1f}", "dead": "{dead_dims:.0f} %",
+    "LP@1": "{lp1:.1f}", "Act.": "{act:.3f}", "5-NN": "{knn5:.1f}", "active": "{entries:.1f}",
     "Cons.": "{cons:.1f}", "bits": "{bits:.3f}", "Corr.": "{corr:.3f}", "‖W‖₂,₁": "{l21:.3g}", "P@10": "{p_at_10:.1f}",
     "LP@1 of z": "{lp1_embedding:.1f}", "tuned on 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}",
     "H_s": "{entropy:.2f}", "indicator": "{spread:.2f}", "SEPIN@10": "{sepin_10:.3f}", "seconds": "{seconds_train:.0f}",
@@ -31,7 +31,7 @@ COLUMNS = {  # heading: numbers of a record, {key:format}
     "live": "{live_dims:.0f}", "adj.": "{adjusted:.1f}", "gates open": "{open:.2f}", "MonoScore": "{mono:.3f}",
     "LP@1 / 5-NN": "{lp1:.1f} / {knn5:.1f}", "ratio of h / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
     "Cons. of background": "{background_cons:.1f}", "rank of h / z": "{rank_representation:.1f} / {rank_embedding:.1f}",
-    "top-1": "{top1:.1f}", "image → text, R@1 / R@5": "{text_r1:.1f} / {text_r5:.1f}",
+    "top-1": "{top1:.1f}", "image → text, R@1 / R@5": "{text_r1:.1f} / {text_r5:.1f}", "dead": "{dead_dims:.0f} %",
     "text → image, R@1 / R@5": "{image_r1:.1f} / {image_r5:.1f}", "zero-shot object": "{zero_shot:.1f}",
     "zero-shot background": "{background_zero_shot:.1f}", "Cons. of captions": "{text_cons:.1f}",
     "Act. of captions": "{text_act:.3f}", "nameable / by chance": "{nameable:.1f} / {nameable_chance:.1f}",
