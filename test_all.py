@@ -109,8 +109,7 @@ def test_what_is_no_data_is_refused_a_limit_keeps_proportions_and_processes_shar
             "no x_test": dict(x_train=X), "y_train and y_test go together": dict(x_train=X, y_train=Y, x_test=X_TEST),
             "x_train is float64": ARRAYS | dict(x_train=np.full(X.shape, np.nan)),
             "x_train has shape (20, 8, 8, 2)": ARRAYS | dict(x_train=X[..., :2]),
-            "y_train is int64 of shape (19,)": ARRAYS | dict(y_train=Y[:-1]),
-            "y_train is int64 of shape (20,)": ARRAYS | dict(y_train=Y - 1),
+            "y_train is int64 of shape (19,)": ARRAYS | dict(y_train=Y[1:]), "(20,)": ARRAYS | dict(y_train=Y - 1),
             "y_test has classes that y_train has not: 9": ARRAYS | dict(y_test=np.where(Y_TEST == 3, 9, Y_TEST)),
             "cannot be read as plain numpy arrays": ARRAYS | dict(y_train=np.array([{}] * 20, dtype=object)),
             "captions_train and captions_test go together": ARRAYS | dict(captions_test=texts["captions_test"]),
@@ -343,12 +342,11 @@ def test_the_probe_is_its_objectives_minimum_neighbours_vote_and_agree_like_loop
         weight.grad, bias.grad = torch.autograd.grad(value, wb)
         return value
     torch.optim.LBFGS(wb, max_iter=3000, tolerance_change=0, line_search_fn="strong_wolfe").step(loss)
-    scores = common.linear_probe(x @ mix, y, x_test @ mix, (b @ weight + bias).argmax(1), strengths=[1e-3])
+    scale, order = torch.rand(20) + 0.1, torch.randperm(20)  # [SparseHead] Proposition 5.2: scaled, permuted features
+    mixed = [(part @ mix * scale)[:, order] for part in (x, x_test)]
+    scores = common.linear_probe(mixed[0], y, mixed[1], (b @ weight + bias).argmax(1), strengths=[1e-3])
     assert scores["lp1"] > 99 and scores["lp5"] == 100 and scores["l2"] == 1e-3  # with twice the l2: 96
     assert len({common.linear_probe(x, y, x_test, labels)["l2"] for labels in (y_test, 3 - y_test, 0 * y_test)}) == 1
-    scale, order = torch.rand(20) + 0.1, torch.randperm(20)  # [SparseHead] Proposition 5.2: scaled, permuted features
-    same = common.linear_probe((x * scale)[:, order], y, (x_test * scale)[:, order], y_test)
-    assert same == pytest.approx(common.linear_probe(x, y, x_test, y_test), abs=0.2)
     x_test, y_test, right = x_test[:50], y_test[:50], np.zeros(2)
     for query, label in zip(x_test, y_test.tolist()):
         votes, similarity = np.zeros((2, 4)), F.cosine_similarity(query[None], x)
@@ -389,10 +387,10 @@ def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_les
     means = {key: np.mean([d[key] for d in loop]) for key in ("mono", "cons", "adjusted", "entropy")}
     act, size, root = np.array([d["act"] for d in loop]), np.delete(abs(z), 5, 0).sum(1), math.sqrt(K)
     f = [column / np.linalg.norm(column) for column in np.delete(z, 3, 1).T]
-    expected = means | dict(live_dims=K - 1, act=sum(act) / K, cons=100 * means["cons"], l1=size.mean() / root,
-                            adjusted=100 * means["adjusted"], bits=sum(d["bits"] for d in loop) / K,
-                            hoyer=np.mean((root - size) / (root - 1)), **{"dims_0.05": sum(act >= 0.05)},
-                            corr=np.mean([abs(a @ b) for a, b in itertools.permutations(f, 2)]))
+    expected = means | {key: 100 * means[key] for key in ("cons", "adjusted")} | dict(
+        live_dims=K - 1, act=sum(act) / K, l1=size.mean() / root, hoyer=np.mean((root - size) / (root - 1)),
+        bits=sum(d["bits"] for d in loop) / K, corr=np.mean([abs(a @ b) for a, b in itertools.permutations(f, 2)]))
+    assert ours["dims_0.05"] == sum(act >= 0.05)
     assert {key: ours[key] for key in expected} == pytest.approx(expected, abs=1e-6)
     assert all(columns[key][3].isnan() for key in ("class", "cons", "adjusted", "entropy", "mono"))
     for kind in nn.Identity(), F.relu, lambda z: F.one_hot(z.argmax(1), 8):
@@ -405,12 +403,10 @@ def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_les
 
 def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_values_known_embeddings_their_geometry():
     y = torch.tensor([0] * 20 + [1] * 9 + [3])
-    draw, ours = torch.Generator().manual_seed(0), common.random_consistency(y, 3000)
-    for row in ours[:3]:
+    draw = torch.Generator().manual_seed(0)
+    for row in common.random_consistency(y, 3):
         order = y[torch.randperm(30, generator=draw)].tolist()
         assert row.tolist() == pytest.approx([max(map(order[:n].count, order)) / n for n in range(1, 31)])
-    same = (20 * 19 + 9 * 8) / (30 * 29)  # of two images
-    assert ours.mean(0)[[0, 1, 29]].tolist() == pytest.approx([1, (1 + same) / 2, 2 / 3], abs=0.02)
     labels, rare, h = {"": torch.arange(2000) % 10}, torch.zeros(2000, 4), torch.randn(2000, 8)
     rare[0, 0], rare[:, 1], rare[[0, 10], 2] = 1, 1, 1  # active on one sample, on all, on two of a class, on none
     columns = common.dimensions(rare, labels, h)
@@ -497,8 +493,8 @@ unit = lambda z: z / z.norm(dim=1, keepdim=True)
 PROTOTYPES = torch.randn(6, 5, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 PAIRS = [*itertools.permutations(range(7), 2)]  # of different samples in a batch of 7
 LOSSES = [
-    *((simclr.nt_xent, naive_nt_xent, dict(temperature=t)) for t in (0.1, 0.2, 1.0)),
-    (mmncl.info_nce, naive_info_nce, dict(temperature=0.1)), (mmncl.info_nce, naive_info_nce, dict(temperature=0.5)),
+    *((ours, naive, dict(temperature=t)) for t in (0.1, 0.5)
+      for ours, naive in ((simclr.nt_xent, naive_nt_xent), (mmncl.info_nce, naive_info_nce))),
     (lambda f, W: F.cross_entropy(nce.class_scores(f, W), torch.arange(7) % 3),
      lambda f, W: sum(sum(((W[c] - W[i % 3]) @ f[i]).exp() for c in range(7)).log() for i in range(7)) / 7, {}),
     (simclr.spectral_loss, lambda a, b: sum((a[i] @ b[j])**2 for i, j in PAIRS) / 42 - 2 * (a * b).sum() / 7, {}),
@@ -513,7 +509,7 @@ LOSSES = [
     (simsiam.negative_cosine, lambda p, z, **_: -(unit(p) * unit(z)).sum() / len(p), dict(stop_gradient=False))]
 
 
-def test_every_loss_is_the_loop_of_its_equation_and_has_its_limits_columns_shrink_and_targets_are_moving_averages():
+def test_every_loss_is_the_loop_of_its_equation_columns_shrink_and_targets_are_moving_averages():
     for ours, naive, options in LOSSES:  # values, gradients, and in float32
         inputs = [torch.randn(7, 5, dtype=torch.double, requires_grad=True) for _ in range(2)]
         a, b = ours(*inputs, **options), naive(*inputs, **options)
@@ -528,24 +524,9 @@ def test_every_loss_is_the_loop_of_its_equation_and_has_its_limits_columns_shrin
     assert (gradient[:, 0] == 0).all() and torch.allclose(gradient[:, 1:], F.normalize(W, dim=0)[:, 1:])
     sparsehead.shrink_columns(V := W.detach().clone(), 0.5)
     assert torch.allclose(V, F.normalize(W, dim=0) * (W.norm(dim=0) - 0.5).clamp(min=0)) and (V[:, :2] == 0).all()
-    z = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 5, dtype=torch.double)], 1))[0][:, 1:] * 63**0.5
-    assert sparsehead.vicreg_loss(z, z).abs() < 1e-6  # equal views, covariance I
-    x, y, A = torch.randn(3, 12, 4, dtype=torch.double), torch.randn(12, 4), torch.randn(4, 4, dtype=torch.double)
-    white, turned = sparsehead.whiten(x), sparsehead.whiten(x @ A + 5)
+    white = sparsehead.whiten(torch.randn(3, 12, 4, dtype=torch.double))
     assert torch.allclose(torch.stack([w.T.cov() for w in white]), torch.eye(4, dtype=torch.double), atol=1e-9)
-    assert torch.allclose(white @ white.mT, turned @ turned.mT)  # the same up to a rotation, whatever A
-    assert sparsehead.wmse_loss(y, y @ A.float().tril(-1).add(torch.eye(4)).T, size=12) < 1e-5  # if A is triangular
     assert sparsehead.whiten(torch.ones(6, 3)).isnan().all()
-    scores = torch.rand(40, 8) * 2 - 1
-    for iterations, error in (3, 1.5), (500, 1e-4):
-        Q = sparsehead.sinkhorn(scores, iterations=iterations)
-        assert torch.allclose(Q.sum(1), torch.ones(40)) and (Q.sum(0) - 40 / 8).abs().max() < error
-    u = (Q / (scores / 0.05).exp()).log()  # Q = Diag(u) exp(scores / ε) Diag(v)
-    assert torch.allclose(u - u[:1] - u[:, :1] + u[0, 0], torch.zeros(()), atol=1e-3)
-    assert sparsehead.swav_loss(torch.eye(4), torch.eye(4), torch.eye(4), 0.05) < 1e-6  # a prototype for each image
-    assert sparsehead.hsic_loss(torch.ones(10, 3), torch.ones(10, 3)).abs() < 1e-5  # collapsed
-    apart = sparsehead.hsic_loss(torch.eye(10), torch.eye(10), gamma=0).item()  # k is 1 and, between images, 1/√3
-    assert apart == pytest.approx((1 + 9 / 3**0.5) / 10 - 1)
     backbone, d = common.resnet("resnet8", 32)
     model = sparsehead.SparseHead(backbone, sparsehead.batch_norm_head("mlp", d, 30, 20), "ssl-hsic", 30, 20)
     x, online = torch.randn(2, 4, 3, 32, 32), nn.Sequential(backbone, model.head)
@@ -564,12 +545,10 @@ def test_ncl_is_not_rotation_invariant_but_a_matrix_factorisation_activations_ar
     """[NCL]: a batch's loss estimates ‖Ā − F Gᵀ‖² − ‖Ā‖², Ā = P(x, x') / √(P(x) P(x')), F, G ≥ 0; of views, G = F, and
     of captions. Trap: rep_relu is 0 on a row of negatives but has a gradient, which eps = 1e-12 multiplies by 1e12."""
     z1, z2 = torch.randn(2, 20, 6, dtype=torch.double)
-    Q, P = torch.linalg.qr(torch.randn(6, 6, dtype=torch.double))[0], torch.randperm(6)
-    a, b = z1.relu(), z2.relu()  # what is left to NCL: permutations of the dimensions
+    Q, a, b = torch.linalg.qr(torch.randn(6, 6, dtype=torch.double))[0], z1.relu(), z2.relu()
     for loss in functools.partial(simclr.nt_xent, temperature=0.2), simclr.spectral_loss:
         assert loss(z1 @ Q, z2 @ Q).item() == pytest.approx(loss(z1, z2).item(), rel=1e-5)
         assert abs(loss((a @ Q).relu(), (b @ Q).relu()) - loss(a, b)) > 0.05
-        assert loss(a[:, P], b[:, P]).item() == pytest.approx(loss(a, b).item(), rel=1e-5)
     joint, (f, g) = torch.rand(9, 9, dtype=torch.double), torch.randn(2, 9, 4, dtype=torch.double).relu()
     for joint, g in (joint + joint.T, f), (joint, g):  # P(x, x') of views, of images and captions
         p, q = (joint := joint / joint.sum()).sum(1, keepdim=True), joint.sum(0)[:, None]
@@ -652,7 +631,7 @@ def watched(s):
     return calls[-1][2], [args[3:] for args in calls]
 
 
-def test_sparse_data_and_settings_are_the_papers_the_fast_one_concludes_the_same_and_every_factor_changes_a_training():
+def test_sparse_data_and_settings_are_the_papers_the_fast_one_concludes_the_same_and_each_start_and_data_differ():
     """Pr .1 and .2 give the authors the same data at d = 10; 100 · .14 is 14.000000000000002, with the ceiling 15. And
     --paper against the numbers of Section 4.2, the captions and Table 1."""
     for d, beta, minus, plus in (10, 0.1, 1, 1), (10, 0.2, 1, 1), (10, 0.3, 2, 1), (100, 0.14, 8, 7):
@@ -682,17 +661,11 @@ def test_sparse_data_and_settings_are_the_papers_the_fast_one_concludes_the_same
     assert [(s.head, s.warm) for i in (4, 5, 6, 7) for s in paper(f"fig{i}")[:1]] == [
         ("none", [1]), ("linear", [1]), ("linear", [None]), ("none", [1, 1.25, 1.5, 2])]
     assert 10 in sc.train(landscape(lr=5.0, epochs=12), records=2)[1]["epoch"]  # where lr × steps is 200
-    other = dict(method="simclr", head="none", similarity="product", layers=2, batch_norm="affine", bias=0.5, seeds=2,
-                 activation="authors", train_bias="no", normalise="rows", warm=2.0, warm_columns="aligned", epochs=3,
-                 latents="authors", sparsity=0.5, masks="dependent", keep=0.9, noise=1.0, lr=0.5,
-                 batch_size=8, n=80, p=14, d=4, m=9, temperature=0.5)
-    assert {*other} == {*sc.FACTORS}
-    base = dict(method="noncl", head="linear", warm=1.0, latents="iid", sparsity=0.2, d=5)
-    run = lambda **more: [sc.train(landscape(**base | more))[1][key] for key in ("loss", "min")]
-    same = lambda a, b: all(u.shape == v.shape and abs(u[-1] - v[-1]).max() < 1e-6 for u, v in zip(a, b))
-    for name, value in other.items():
-        of = dict(method="simclr") if name == "temperature" else {}
-        assert not same(run(**of | {name: value}), run(**of)), name
+    base = dict(method="noncl", warm=1.0, latents="iid", sparsity=0.2, d=5)
+    run = lambda **more: sc.train(landscape(**base | more))[1]["loss"][-1]
+    for name, value in [("warm", 2.0), ("warm_columns", "aligned"), ("warm_columns", "covered"), ("sparsity", 0.5),
+                        ("latents", "authors"), ("noise", 1.0)]:  # what all others do the next tests tell
+        assert abs(run(**{name: value}) - run()).max() > 1e-6, name
     end = lambda **factors: sc.train(sc.setting(factors, {}, paper=False))[1]["min"][-1].mean()
     assert end(**sc.SIMCLR) >= 0.85 and end(**sc.NONCL) <= 0.60  # only contrastive learning finds the features
     warm = dict(sc.NONCL, warm=1.0, epochs=78, seeds=5)  # lr × steps 156: it lasts where the networks are aligned
@@ -716,12 +689,11 @@ def test_an_epoch_shows_masked_views_of_every_sample_but_the_last_of_simclr_whos
         assert not torch.equal(*orders)
         a1, a2 = watched(landscape(method=method, keep=keep, masks="dependent"))[1][0]
         assert not ((a1 != 0) & (a2 != 0)).any() and (a1 + a2 != 0).all()  # 2Dx and 2(I − D)x, Eq. (2)
-    for R, B, kind, tolerance in (3, 4, torch.float64, 1e-12), (5, 512, torch.float32, 2e-6):  # two replicas at a time
-        h, tau = torch.randn(R, 5, 2 * B, dtype=kind, requires_grad=True), torch.linspace(0.1, 1, R, dtype=kind)
-        ours, weights = sc.NTXent.apply(F.normalize(h, dim=1), tau.view(R, 1, 1)), torch.randn(R, dtype=kind)
-        theirs = torch.stack([naive_nt_xent(*views.T.chunk(2), t) for views, t in zip(h, tau)])  # column i's is i + B
-        mine, autograds = (torch.autograd.grad((weights * loss).sum(), h)[0] for loss in (ours, theirs))
-        assert torch.allclose(ours, theirs, atol=tolerance) and torch.allclose(mine, autograds, atol=tolerance)
+    h, tau, weights = torch.randn(5, 5, 1024, dtype=torch.double), torch.linspace(0.1, 1, 5), torch.randn(5)
+    ours = sc.NTXent.apply(F.normalize(h.requires_grad_(), dim=1), tau.view(5, 1, 1))  # two replicas at a time
+    theirs = torch.stack([naive_nt_xent(*views.T.chunk(2), t) for views, t in zip(h, tau)])  # column i's is i + B
+    mine, autograds = (torch.autograd.grad((weights * loss).sum(), h)[0] for loss in (ours, theirs))
+    assert torch.allclose(ours, theirs, atol=1e-12) and torch.allclose(mine, autograds, atol=1e-12)
     W, M = torch.randn(2, 8, 12), torch.randn(2, 12, 4)
     best, separation = sc.max_cosine(W, M), sc.support_separation(W, M)
     cosines = F.cosine_similarity(W[:, :, None], M.mT[:, None], dim=3).abs()  # (2, 8, 4)
@@ -735,7 +707,7 @@ def test_an_epoch_shows_masked_views_of_every_sample_but_the_last_of_simclr_whos
 
 @pytest.mark.parametrize("factors", [
     dict(method="simclr"), dict(method="simclr", head="linear", batch_norm="affine", activation="authors", bias=0.2),
-    dict(method="simclr", head="linear", batch_norm="no"), dict(method="noncl", layers=2, train_bias="no", bias=0.2),
+    dict(method="simclr", temperature=0.5, batch_norm="no"), dict(method="noncl", layers=2, train_bias="no", bias=0.2),
     dict(method="noncl"), dict(method="noncl", similarity="product", batch_norm="no", bias=0.1, train_bias="no"),
     dict(method="noncl", head="linear", normalise="rows"), dict(method="noncl", normalise="columns", warm=1.0),
     dict(method="simsiam", head="mlp", normalise="rows"), dict(method="simsiam", head="linear"),
@@ -812,7 +784,7 @@ def test_a_replica_trains_as_if_alone_results_are_complete_and_a_killed_run_ends
 
 
 # ------------------------------------------------------------------------------------------------------ tools/theory.py
-def test_losses_of_theorem_1_2s_closed_form_3s_bound_hold_and_theory_says_so_and_draws_it(tmp_path, monkeypatch):
+def test_losses_of_theorem_1_steps_of_2_growth_of_3_are_formulas_and_theory_says_what_holds(tmp_path, monkeypatch):
     d, keep, beta = 3, 0.4, 2.0
     masks = [(D, keep ** sum(D) * (1 - keep) ** (d - sum(D))) for D in itertools.product((0, 1), repeat=d)]  # and P(D)
     for W in F.normalize(torch.randn(4, d, d, dtype=torch.float64), dim=1):
@@ -826,23 +798,13 @@ def test_losses_of_theorem_1_2s_closed_form_3s_bound_hold_and_theory_says_so_and
             literal -= p1 * p2 * (logits[i] - math.log(mean)) / d
         ours = theory.loss_6(W, keep), theory.loss_9(W, keep, beta), theory.loss_9(W, keep, beta, literal=True)
         assert [loss.item() for loss in ours] == pytest.approx([six, shared, literal], abs=1e-9)
-    lrs, M = (torch.rand(40) * 0.3).tolist(), torch.linalg.qr(torch.randn(15, 6, dtype=torch.float64))[0]  # Theorem 2
-    Wo, Wt = torch.randn(2, 9, 15, dtype=torch.float64)
-    C1, C2, _ = theory.closed_form(lrs, 0.95, 0.6, 0.4, 0.2)
-    for end, start in zip(theory.linear_descent(Wo, Wt, M, lrs, 0.95, 0.6, 0.4, 0.2), (Wo, Wt)):
-        assert (end @ M - (C1 * start + C2 * (Wo + Wt)) @ M).abs().max() < 1e-10
+    M, (Wo, Wt) = torch.linalg.qr(torch.randn(15, 6, dtype=torch.double))[0], torch.randn(2, 9, 15, dtype=torch.double)
     z = (torch.rand(200_000, 6) < 0.4).double() * (1 - 2 * torch.randint(0, 2, (200_000, 6)))  # draws: Assumption 1
     x, (D1, D2) = z @ M.T + 0.2 * torch.randn(200_000, 15).double(), (torch.rand(2, 200_000, 15) < 0.6).double()
     step = theory.linear_descent(Wo, Wt, M, [0.1], 0.95, 0.6, 0.4, 0.2)[0]
     assert (step - (0.95 * Wo + 0.2 * Wt @ ((D2 * x).T @ (D1 * x)) / len(x))).abs().max() < 0.01
-    for bias, keep, kappa in (0.5, 0.6, 0.5), (0.3, 0.9, 0.8), (0.5, 0.9, 0.9):  # Theorem 3: to I below its bound alone
-        ratio, eye = kappa * keep**2 / (1 - bias), torch.eye(3, dtype=torch.float64)
-        assert theory.growth(bias, keep, kappa) == pytest.approx(ratio, rel=0.01)
-        W = [eye + (torch.rand(3, 3, dtype=torch.float64) - 0.5) / 15 for _ in range(2)]  # entries off by 1/(10 d)
-        for half in range(150 if 0.5 < ratio < 1 else 40):
-            W[half % 2] = theory.half_round(W[half % 2], W[1 - half % 2], bias, keep, kappa)
-        errors = [(U - eye).abs().max() for U in W]
-        assert max(errors) < 1e-4 if ratio < 1 else min(errors) > 0.1
+    for bias, keep, kappa in (0.5, 0.6, 0.5), (0.3, 0.9, 0.8), (0.5, 0.9, 0.9):  # Theorem 3: to I where it is below 1
+        assert theory.growth(bias, keep, kappa) == pytest.approx(kappa * keep**2 / (1 - bias), rel=0.01)
     monkeypatch.setattr(theory_nmf, "OVERLAPS", (0.0, 0.1, 0.2, 0.3, 0.4))
     monkeypatch.setattr(theory_nmf, "factorise", functools.partial(theory_nmf.factorise, seeds=3, steps=800))
     for program in ("theory", "theory_nmf"):
@@ -871,16 +833,10 @@ def test_the_loss_closes_frequent_gates_the_prior_opens_and_images_of_one_class_
     whole = torch.func.grad(simclr.nt_xent)(z1, z2, 0.2)
     mean = torch.stack([256 * whole[z1[:, k] > 0, k].mean() for k in range(100)])
     assert torch.allclose(theory_gate.pull_and_push(z1, z2, 0.2).sum(0), mean, atol=1e-5)
-    prior, given = theory_nmf.co_occurrence(0.4)
-    joint = torch.stack([torch.stack([(prior * given[i] * given[j]).sum() for j in range(24)]) for i in range(24)])
-    p, A = theory_nmf.normalised(prior, given)
-    assert joint.sum().item() == pytest.approx(1) and torch.allclose(A, joint / (p[:, None] * p).sqrt())
-    f = torch.randn(24, 4, dtype=torch.double)
-    loss = sum(-2 * joint[i, j] * (f[i] @ f[j]) + p[i] * p[j] * (f[i] @ f[j])**2 for i in range(24) for j in range(24))
-    assert theory_nmf.population_loss(f, joint).item() == pytest.approx(loss.item())
     R = torch.linalg.matrix_exp(0.05 * torch.tensor([[0.0, 1, 2, -1], [-1, 0, 1, 1], [-2, -1, 0, 1], [1, -1, -1, 0]]))
     for overlap, mixed, unique in (0.0, "all", True), (0.4, "some", True), (0.4, "all", False):
         prior, given = theory_nmf.co_occurrence(overlap, mixed)
+        assert [prior.sum(), *given.sum(0)] == pytest.approx([1] * 5)
         p, A = theory_nmf.normalised(prior, given)
         F = prior.sqrt() * given / p.sqrt()[:, None]  # Theorem 4's, of overlapping classes too
         assert torch.allclose(F @ F.T, A) and ((F @ R.double()).min() < 0) == unique  # another one, unless ≥ 0 forbids
@@ -888,7 +844,6 @@ def test_the_loss_closes_frequent_gates_the_prior_opens_and_images_of_one_class_
         assert (solutions @ solutions.mT - A).abs().max() < 1e-3 and solutions.min() >= 0
         assert (theory_nmf.between_seeds(solutions) > 0.999) == unique
         assert (theory_nmf.agreement(solutions[0], F) > 0.999) == unique
-    assert theory_nmf.between_seeds(theory_nmf.factorise(A, 4, False, seeds=4, steps=1000)) < 0.95  # CL's
 
 
 # ------------------------------------------------------------------------------------------------------ tools/, look.py
@@ -1255,9 +1210,8 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
 @pytest.mark.parametrize("command", ["bayesncl.py --gate gumbel", "sparsehead.py --base byol"])
 def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tmp_path, command):
     program, *flags = shlex.split(f"{command} {tiny} --epochs 10")
-    run, one, other = (tmp_path / name for name in ("run", "one", "other"))
+    run, one = tmp_path / "run", tmp_path / "one"
     inside(f"{command} {tiny} --epochs 10 --out", one)
-    inside(f"{command} {tiny} --epochs 10 --seed 2 --out", other)
     for done, argv in (0, [*flags, "--out", run]), (3, ["--resume", run]):
         process = subprocess.Popen([sys.executable, HERE / program, *argv], stdout=subprocess.DEVNULL)
         while process.poll() is None and not ((run / "metrics.jsonl").exists() and len(lines(run)) > done):
@@ -1266,7 +1220,7 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tm
         process.kill()
         assert process.wait() == -9, "it ended before it could be killed"
     inside(f"{program} --resume", run)
-    assert lines(run) == lines(one) and lines(run)[0] != lines(other)[0]
+    assert lines(run) == lines(one)
     ours, theirs = (common.load_checkpoint(folder / "checkpoint.pt")["model"] for folder in (run, one))
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
     inside(f"{program} --epochs 11 --resume", run)
