@@ -63,8 +63,8 @@ is_arrays = lambda data: all(np.array_equal(vars(data)[k], nchw(a) if a.ndim == 
 
 
 def test_built_in_images_are_the_same_bytes_and_as_captions_say_and_other_forms_of_data_load(tmp_path, monkeypatch):
-    images = [array for _, array in sorted(shapes.draw().items()) if array.dtype.kind != "U"]
-    assert hashlib.sha256(b"".join(array.tobytes() for array in images)).hexdigest().startswith("d8d275ca63090024")
+    arrays = b"".join(array.tobytes() for _, array in sorted(shapes.draw().items()))
+    assert hashlib.sha256(arrays).hexdigest().startswith("350083793bf2cda9")
     shifts = {}, dict(frequencies=shapes.UNSEEN), dict(paired=0.9, turn=2)
     plain, unseen, paired = scenes = [shapes.draw(0, 1000, **shift) for shift in shifts]
     for scene in scenes:
@@ -72,10 +72,6 @@ def test_built_in_images_are_the_same_bytes_and_as_captions_say_and_other_forms_
             assert {*words.split(text)} & {*shapes.OBJECTS, *shapes.UNSEEN} == {shapes.OBJECTS[y], [*shapes.UNSEEN][b]}
     assert {*unseen["background_test"]} == {5, 6} and np.array_equal(plain["y_test"], np.arange(1000) % 10)
     assert 0.9 < np.mean(paired["background_test"] == (paired["y_test"] + 2) % 5) < 0.95  # 0.9, a fifth of what is left
-    for caption, half in ("top left", slice(0, 16)), ("bottom right", slice(16, 32)):
-        red = plain["x_test"].astype(int)[[caption in text for text in plain["captions_test"]]]
-        red = (red[:, 0] - red[:, 1:].max(1) > 25).mean(0)  # where objects are
-        assert red[half, half].mean() > 1.2 * red.mean()
     for name, file in {"": shapes.OBJECTS, "-backgrounds": [*shapes.BACKGROUNDS]}.items():
         assert (HERE / f"assets/classes/shapes{name}.txt").read_text().split() == file
     np.savez(tmp_path / "keras.npz", **ARRAYS)
@@ -148,8 +144,7 @@ def test_what_is_no_data_is_refused_a_limit_keeps_proportions_and_processes_shar
 
 
 # ----------------------------------------------------------------------------------------------------- common.py: views
-@pytest.mark.parametrize("colour_first", [False, True])
-@pytest.mark.parametrize("kind", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("kind,colour_first", [*itertools.product(["bilinear", "bicubic"], [False, True])])
 @pytest.mark.parametrize("height,width,size", [(32, 32, 32), (64, 64, 32), (96, 80, 32), (20, 32, 48)])
 def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, height, width, size, kind, colour_first):
     def crop(image, top, left, height, width, size, flip, kind):
@@ -426,10 +421,9 @@ def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_v
     for eigenvalues, rank in (([0.5, 0.25, 0.25], 2**1.5), ([1.0] * 7, 7), ([3.0, 0, 0], 1)):
         assert sparsehead.effective_rank(torch.tensor(eigenvalues)) == pytest.approx(rank, rel=1e-5)
     assert sparsehead.min_max_ratio(torch.tensor([[0.0], [1.0], [3.0]])) == pytest.approx((2 / 1 + 1 / 1 + 1 / 2) / 3)
-    x = torch.randn(300, 10_000)  # Lemma 5.7: the ratio of independent dimensions vanishes, like 1/√d; of few it stays
-    ratios = [sparsehead.min_max_ratio(x[:, :d]) for d in (1000, 10_000)]
-    assert ratios[1] < 0.05 and ratios[0] / ratios[1] == pytest.approx(10**0.5, rel=0.1)
-    assert sparsehead.min_max_ratio(x[:, :3] @ torch.randn(3, 1000)) > 5
+    x = torch.randn(300, 10_000)  # Lemma 5.7: the ratio of independent dimensions vanishes, like 1/√d
+    few, many = (sparsehead.min_max_ratio(x[:, :d]) for d in (1000, 10_000))
+    assert many < 0.05 and few / many == pytest.approx(10**0.5, rel=0.1)
 
 
 # --------------------------------------------------------------------------------- losses of all methods, sparsehead.py
@@ -447,10 +441,9 @@ def naive_barlow(z1, z2, lambd=0.005):
 
 def naive_vicreg(z1, z2):
     loss = 25 * (z1 - z2).square().mean()
-    for z in (z1 - z1.mean(0), z2 - z2.mean(0)):
-        C = {(i, j): (a * b).sum() / (len(z) - 1) for (i, a), (j, b) in itertools.product(enumerate(z.T), repeat=2)}
-        terms = (12.5 * F.relu(1 - (c + 1e-4).sqrt()) if i == j else c**2 for (i, j), c in C.items())
-        loss = loss + sum(terms) / z.shape[1]
+    for C in (z1.T.cov(), z2.T.cov()):
+        terms = (12.5 * F.relu(1 - (row[i] + 1e-4).sqrt()) + row.square().sum() - row[i]**2 for i, row in enumerate(C))
+        loss = loss + sum(terms) / len(C)
     return loss
 
 
@@ -554,7 +547,6 @@ def test_ncl_is_not_rotation_invariant_but_a_matrix_factorisation_activations_ar
         p, q = (joint := joint / joint.sum()).sum(1, keepdim=True), joint.sum(0)[:, None]
         A, F_, G = joint / (p * q.T).sqrt(), p.sqrt() * f, q.sqrt() * g
         distance = (A - F_ @ G.T).square().sum() - A.square().sum()
-        assert distance.item() == pytest.approx(((f @ g.T).square() * p * q.T - 2 * (f @ g.T) * joint).sum().item())
         pairs = torch.multinomial(joint.flatten(), 200 * 500, replacement=True).view(200, 500)
         estimates = torch.stack([simclr.spectral_loss(f[row // 9], g[row % 9]) for row in pairs])
         assert abs(estimates.mean() - distance) < 5 * estimates.std() / math.sqrt(200)
@@ -818,9 +810,8 @@ def test_losses_of_theorem_1_steps_of_2_growth_of_3_are_formulas_and_theory_says
 
 def test_the_loss_closes_frequent_gates_the_prior_opens_and_images_of_one_class_make_ncls_factors_unique(monkeypatch):
     cost = lambda alpha, rho: bayesncl.bernoulli_kl(torch.tensor([[alpha]]), rho).item()
-    for rho in (0.8, 0.5, 0.3):  # Theorem 4.5 counts the first term alone; α is clamped to [.01, .99]
-        saved = 0.98 * (math.log(1 / rho) - math.log(1 / (1 - rho)))  # by closing a gate
-        assert cost(0.99, rho) - cost(0.01, rho) == pytest.approx(saved, abs=1e-5) and (saved > 0) == (rho < 0.5)
+    for rho in (0.8, 0.51, 0.49, 0.3):  # Theorem 4.5 counts the first term alone, log(1/ρ)
+        assert (cost(0.99, rho) > cost(0.01, rho)) == (rho < 0.5)  # closing a gate saves
     z1, z2 = theory_gate.planted(256)
     for k in (0, 99):  # of π = 0.05 and 0.99
         kept = torch.arange(100) != k
@@ -900,7 +891,6 @@ def fake_run(root):
     config = dict(method="simclr", dataset="toy", data_root=str(root), limit=None, arch="resnet8", image_size=16)
     (folder / "config.json").write_text(json.dumps(config | dict(min_scale=0.2, crop="bilinear")))
     torch.save(common.resnet("resnet8", 16)[0].state_dict(), folder / "backbone.pt")
-    np.savez(folder / "embeddings.npz", h=torch.randn(40, 8).half(), z=torch.rand(40, 6).half(), y=y[40:])
     return folder
 
 
@@ -924,9 +914,6 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
     assert (found["finetune_1.0_top1"], found["finetune_0.1_lr"]) == (80, 0.1) and found["scratch_1.0_top1"] > 90
     assert path.read_bytes() == before and not torch.equal(calls[0][0][0].weight.cpu(), torch.load(path)["0.weight"])
     toy = dict(np.load(tmp_path / "toy.npz"))
-    assert "names 1 classes; toy has 2" in refused("look.py --classes", folder / "config.json", folder)
-    assert "1.1 is not a share of the labels" in refused(f"finetune.py {folder} --labels 1.1")
-    assert "--lr has 2 values" in refused(f"finetune.py {folder} --lr 1 2")
     for kept in {"x_train", "x_test"}, {*toy}:
         np.savez(tmp_path / "toy.npz", **{key: 0 * toy[key] for key in kept})
         assert "needs labels of two classes or more" in refused("finetune.py", folder)
@@ -937,7 +924,6 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
     for program, missing in ("finetune.py", "backbone.pt"), ("look.py", "embeddings.npz"):
         (folder / missing).unlink()
         assert f"has no {missing}" in refused(program, folder)
-        assert re.search("is not .* run", refused(program, tmp_path))
 
 
 def tiles(g, sheets):
@@ -1060,14 +1046,12 @@ def test_corruptions_are_their_definitions_and_grow_with_severity_and_tools_ask_
     config = (shutil.copytree(whole / "ncl", tmp_path / "other") / "config.json")
     config.write_text(config.read_text().replace('"head_out": 256', '"head_out": 8'))
     assert "cannot be rebuilt" in refused("robustness.py", config.parent)
-    assert "is not a run" in refused("robustness.py", tmp_path)
     monkeypatch.setattr(theory_gate, "train_gate", lambda *_: torch.ones(100))
     inside("theory_gate.py", whole / "ncl", whole / "bayesncl", "--out", tmp_path / "gate")
     for name, found in json.loads((tmp_path / "gate" / "results.json").read_text())["runs"].items():
         assert found["frequent_dims"] > 20 and (found["closed_dims"] == 0) == name.endswith("/ncl")
         assert 0 < found["frequent_left"] < 1 and found["frequent_mean_over_std"] < 3
     assert (tmp_path / "gate" / "gate.png").stat().st_size > 30_000
-    assert "give runs of ncl.py and bayesncl.py" in refused("theory_gate.py", whole / "simclr")
 
 
 def test_captions_are_bags_of_words_and_name_dimensions_and_every_run_has_its_page_pictures_and_tiles(whole, tmp_path):
@@ -1082,7 +1066,6 @@ def test_captions_are_bags_of_words_and_name_dimensions_and_every_run_has_its_pa
     near = [caption[(unit(t) @ unit(v)[i]).argsort(descending=True)[:5]].tolist() for i in range(30)]
     found = [100 * np.mean([i // 2 in row[:k] for i, row in enumerate(near)]) for k in (1, 5)]
     assert mmncl.recall(v, t, caption) == pytest.approx(found)
-    assert "no text.npz of a run of mmncl.py" in refused("words.py", whole / "ncl")
     y, names = torch.tensor([0, 0, 1, 1, 2, 3]), {"": ["red star", "ring", "plus", "night"]}
     of = lambda said: words.nameable(torch.eye(4)[y], said.split(), {"": y}, names)  # a dimension for each class
     assert of("star ring on night")["nameable"] == 75
@@ -1133,8 +1116,8 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "simclr.py --epochs many": "invalid int value: 'many'", "simclr.py --batch-size 241": "241: at most 240 images",
     "simclr.py --device tpu": "--device tpu is not there", "simclr.py --out {ncl}": "is taken",
     "ncl.py --topk 300": "embedding has 256 dimensions", "sparsehead.py --head none": "--head none has no linear layer",
-    "sparsehead.py --base wmse": "no covariance to invert, and to divide --batch-size 60",
-    "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "--whiten-size 20 must be above K = 20",
+    "sparsehead.py --base wmse": "to divide --batch-size 60", "robustness.py .": "is not a run of an image method",
+    "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "must be above K = 20", "finetune.py .": "is not a run",
     "nce.py --dataset unlabelled": "has 0 classes", "nce.py --loss ce --weights non-negative": "belongs to --loss nce",
     "mmncl.py --classes {ncl}/metrics.jsonl": "4 classes; tiny has 10", "mmncl.py --classes {ncl}/no": "No such file",
     "mmncl.py --dataset unlabelled": "lacks captions_train and", "simclr.py --resume nowhere": "nowhere is no run",
@@ -1143,10 +1126,12 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "simclr.py --resume .": "an older version made it", "ncl.py --eval-only {simclr}/checkpoint.pt": "another program",
     "simclr.py --eval-only {simclr}/checkpoint.pt --head-out 32": "does not fit these settings",
     "ncl.py --eval-only checkpoint.pt": "cannot be read as", "sparse_coding.py --keep 0.5 1.2": "keep: 1.2; it must",
-    "sparse_coding.py --d 60": "--d 60 orthonormal features need at least as many observed dimensions; --p is 50",
-    "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active features of --d 1",
+    "sparse_coding.py --d 60": "--p is 50", "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active",
     "sparse_coding.py --experiment fig1 --activation authors": "--activation authors is srelu with --batch-norm no",
-    "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30": "the loss is not finite in epoch 1"}.items())
+    "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30": "the loss is not finite in epoch 1",
+    "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; tiny has 10", "look.py .": "not the folder of a run",
+    "finetune.py {ncl} --labels 1.1": "1.1 is not a share", "finetune.py {ncl} --lr 1 2": "--lr has 2 values",
+    "words.py {ncl}": "no text.npz of a run", "theory_gate.py {simclr}": "give runs of ncl.py and bayesncl.py"}.items())
 def test_what_cannot_be_used_is_refused_in_one_line(whole, tiny, tmp_path, monkeypatch, command, message):
     monkeypatch.chdir(tmp_path)
     bomb = type("Bomb", (), {"__reduce__": lambda self: (os.mkdir, ("went-off",))})()
@@ -1155,7 +1140,8 @@ def test_what_cannot_be_used_is_refused_in_one_line(whole, tiny, tmp_path, monke
     if name in METHODS:
         config, flags = (whole / name / "config.json").read_text(), f"{tiny} {flags}"
         Path("config.json").write_text(re.sub(' "warmup": .*\n', "", config) if "--resume ." in command else config)
-    assert message in refused(f"{name}.py {'' if '--resume' in flags else '--out run'} {flags}")
+    out = "--out run" if name in (*METHODS, "sparse_coding") and "--resume" not in flags else ""
+    assert message in refused(f"{name}.py {out} {flags}")
     assert {path.name for path in Path("run").glob("*")} <= {"config.json", "metrics.jsonl", "memory"}  # no results
     assert len(lines(whole / "simclr")) == len(lines(whole / "ncl")) == 4 and not Path("went-off").exists()
 
