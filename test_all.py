@@ -110,7 +110,6 @@ def test_what_is_no_data_is_refused_a_limit_keeps_proportions_and_processes_shar
             "cannot be read as plain numpy arrays": ARRAYS | dict(y_train=np.array([{}] * 20, dtype=object)),
             "captions_train and captions_test go together": ARRAYS | dict(captions_test=texts["captions_test"]),
             "captions_train is |S1 of shape (20,)": texts | dict(captions_train=np.array([b"x"] * 20)),
-            "captions_test is <U1 of shape (7,)": texts | dict(captions_test=np.array(["x"] * 7)),
             "captions_train is <U1 of shape (20,)": texts | dict(captions_train=np.array([" "] + ["x"] * 19))}.items():
         np.savez(tmp_path / "bad.npz", **arrays)
         assert message in refused(lambda: common.load_data("bad", tmp_path))
@@ -204,9 +203,8 @@ def test_boxes_colour_and_blur_come_at_their_rates_in_every_order_and_without_ch
     for whole in (False, True):
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: whole)  # a GPU, compiled code: an order per image
         x = torch.rand(2000, 3, 1, 1).mul(255).byte().expand(-1, -1, 8, 8)
-        for gray in (0.2, 0.6):
-            changed = (common.augment(x, 8, gray=gray, blur=0) - x / 255).abs().amax((1, 2, 3)) > 1e-3
-            assert abs(changed.float().mean() - (1 - (1 - gray) * 0.2)) < 0.05  # jittered with 0.8 or grey
+        changed = (common.augment(x, 8, gray=0.5, blur=0) - x / 255).abs().amax((1, 2, 3)) > 1e-3
+        assert abs(changed.float().mean() - (1 - 0.5 * 0.2)) < 0.03  # jittered with 0.8 or grey
         x = torch.tensor([200, 255], dtype=torch.uint8).repeat(2000, 3, 16, 8)  # stripes
         contrast = common.augment(x, 16, 0.999999, 0, blur=0.4)[:, 0, 8].std(1) / (55 / 510)
         assert abs((contrast < 0.65).float().mean() - 0.4 * (2 - 0.48) / 1.9) < 0.04  # σ above 0.48 leaves less
@@ -307,20 +305,19 @@ def test_presets_lars_and_schedules_are_the_published_ones_any_preset_may_be_nam
             expected = [p.detach() - 0.4 * v for p, v in zip(params, velocity)]
             optimizer.step()
             assert all(torch.allclose(p, w, rtol=1e-4, atol=1e-6) for p, w in zip(params, expected))
-    rate = [common.lr_at(step, 100, 10) for step in range(101)]
-    assert rate[0] == 1 / 11 and rate[10] == 1 and rate[10::30] == pytest.approx([1, 0.75, 0.25, 0])
-    assert np.allclose(np.diff(rate[:11]), 1 / 11) and (np.diff(rate[10:]) < 0).all() and common.lr_at(0, 100) == 1
+    expected = [min((step + 1) / 11, 0.5 + 0.5 * math.cos(math.pi * max(0, step - 10) / 90)) for step in range(101)]
+    assert [common.lr_at(step, 100, 10) for step in range(101)] == pytest.approx(expected) and common.lr_at(0, 100) == 1
     assert {step: rate for step in range(30) if (rate := common.lr_at(step, 30, 100)) >= 1} == {15: 1}  # short run
     groups = [dict(params=[nn.Parameter(torch.zeros(1))], **kw) for kw in ({}, {"lr": 2.0}, {"fixed_lr": True})]
     optimizer = torch.optim.SGD(groups, lr=0.5)
     common.set_lr(optimizer, 0.5), common.set_lr(optimizer, 0.1)  # shares of the peak
     assert [group["lr"] for group in optimizer.param_groups] == [0.5 * 0.1, 2.0 * 0.1, 0.5]
+    for name, images in (("cifar10", 50_000), ("stl10", 105_000), ("tiny-imagenet-200", 100_000)):
+        assert round(sparsehead.PRESETS[name]["warmup"] * (images // 512)) == 500
     decay, at = sparsehead.step_decay, lambda step: decay(step, 97 * 1000, warmup=500, epochs=1000)  # W-MSE's
     assert [at(0), at(249), at(499), at(582)] == [1 / 500, 0.5, 1, 1]
     assert [at(97 * epoch) for epoch in (949, 950, 974, 975, 999)] == pytest.approx([1, 0.2, 0.2, 0.04, 0.04])
     assert [decay(10 * i, 400, 0, 40) for i in range(40)] == pytest.approx([1] * 30 + [0.2] * 5 + [0.04] * 5)
-    for name, images in (("cifar10", 50_000), ("stl10", 105_000), ("tiny-imagenet-200", 100_000)):
-        assert round(sparsehead.PRESETS[name]["warmup"] * (images // 512)) == 500
     momentum = [sparsehead.momentum_at(step, 100) for step in range(101)]
     assert momentum[0::50] == pytest.approx([0.99, 0.995, 1]) and momentum == sorted(momentum)
 
@@ -387,7 +384,6 @@ def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_les
         bits=sum(d["bits"] for d in loop) / K, corr=np.mean([abs(a @ b) for a, b in itertools.permutations(f, 2)]))
     assert ours["dims_0.05"] == sum(act >= 0.05)
     assert {key: ours[key] for key in expected} == pytest.approx(expected, abs=1e-6)
-    assert all(columns[key][3].isnan() for key in ("class", "cons", "adjusted", "entropy", "mono"))
     for kind in nn.Identity(), F.relu, lambda z: F.one_hot(z.argmax(1), 8):
         pair = [z := kind(torch.randn(50, 8)).double(), z + 0.05 * torch.randn(50, 8) * (z != 0)]
         a, b = map(F.normalize, pair)
@@ -982,10 +978,9 @@ VARIANTS = ["simclr.py", "simclr.py --loss spectral", "ncl.py --topk 20", "bayes
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """Flags of a run of a second, 3 epochs of 4 steps. Its images are also there with 8 to test on, and unlabelled."""
+    """Flags of a run of a second, 3 epochs of 4 steps. Its images are there without labels, too."""
     root, arrays = tmp_path_factory.mktemp("data"), shapes.draw(240, 100)
     np.savez(root / "tiny.npz", **arrays)
-    np.savez(root / "few.npz", **{key: array[:8] if "test" in key else array for key, array in arrays.items()})
     np.savez(root / "unlabelled.npz", x_train=arrays["x_train"], x_test=arrays["x_test"])
     return (f"--dataset tiny --preset shapes --data-root {root} --image-size 16 --epochs 3 --batch-size 60 "
             "--checkpoint-every 1 --device cpu")
@@ -1020,8 +1015,6 @@ def test_a_run_leaves_its_record_and_evaluation_gives_it_again_and_changes_no_we
     with np.load(tmp_path / "again" / "embeddings.npz") as kept:
         assert {*kept} == {*expected} and all(np.array_equal(kept[key], expected[key]) for key in kept)
     assert lines(tmp_path / "again") == [last] and common.table(method, last) in capsys.readouterr().out
-    inside(f"{method}.py --eval-only {checkpoint} --dataset few --out", tmp_path / "few")
-    assert lines(tmp_path / "few")[0]["p_at_10"] is None and lines(tmp_path / "few")[0]["p_at_5"] >= 0
 
 
 def test_corruptions_are_their_definitions_and_grow_with_severity_and_tools_ask_runs(whole, tmp_path, monkeypatch):
