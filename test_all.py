@@ -110,6 +110,7 @@ def test_what_is_no_data_is_refused_a_limit_keeps_proportions_and_processes_shar
             "cannot be read as plain numpy arrays": ARRAYS | dict(y_train=np.array([{}] * 20, dtype=object)),
             "captions_train and captions_test go together": ARRAYS | dict(captions_test=texts["captions_test"]),
             "captions_train is |S1 of shape (20,)": texts | dict(captions_train=np.array([b"x"] * 20)),
+            "captions_test is <U1 of shape (7,)": texts | dict(captions_test=np.array(["x"] * 7)),
             "captions_train is <U1 of shape (20,)": texts | dict(captions_train=np.array([" "] + ["x"] * 19))}.items():
         np.savez(tmp_path / "bad.npz", **arrays)
         assert message in refused(lambda: common.load_data("bad", tmp_path))
