@@ -63,8 +63,8 @@ is_arrays = lambda data: all(np.array_equal(vars(data)[k], nchw(a) if a.ndim == 
 
 
 def test_built_in_images_are_the_same_bytes_and_as_captions_say_and_other_forms_of_data_load(tmp_path, monkeypatch):
-    images = [array for _, array in sorted(shapes.draw().items()) if array.dtype.kind != "U"]
-    assert hashlib.sha256(b"".join(array.tobytes() for array in images)).hexdigest().startswith("d8d275ca63090024")
+    arrays = b"".join(array.tobytes() for _, array in sorted(shapes.draw().items()))
+    assert hashlib.sha256(arrays).hexdigest().startswith("350083793bf2cda9")
     shifts = {}, dict(frequencies=shapes.UNSEEN), dict(paired=0.9, turn=2)
     plain, unseen, paired = scenes = [shapes.draw(0, 1000, **shift) for shift in shifts]
     for scene in scenes:
@@ -72,10 +72,6 @@ def test_built_in_images_are_the_same_bytes_and_as_captions_say_and_other_forms_
             assert {*words.split(text)} & {*shapes.OBJECTS, *shapes.UNSEEN} == {shapes.OBJECTS[y], [*shapes.UNSEEN][b]}
     assert {*unseen["background_test"]} == {5, 6} and np.array_equal(plain["y_test"], np.arange(1000) % 10)
     assert 0.9 < np.mean(paired["background_test"] == (paired["y_test"] + 2) % 5) < 0.95  # 0.9, a fifth of what is left
-    for caption, half in ("top left", slice(0, 16)), ("bottom right", slice(16, 32)):
-        red = plain["x_test"].astype(int)[[caption in text for text in plain["captions_test"]]]
-        red = (red[:, 0] - red[:, 1:].max(1) > 25).mean(0)  # where objects are
-        assert red[half, half].mean() > 1.2 * red.mean()
     for name, file in {"": shapes.OBJECTS, "-backgrounds": [*shapes.BACKGROUNDS]}.items():
         assert (HERE / f"assets/classes/shapes{name}.txt").read_text().split() == file
     np.savez(tmp_path / "keras.npz", **ARRAYS)
@@ -109,8 +105,7 @@ def test_what_is_no_data_is_refused_a_limit_keeps_proportions_and_processes_shar
             "no x_test": dict(x_train=X), "y_train and y_test go together": dict(x_train=X, y_train=Y, x_test=X_TEST),
             "x_train is float64": ARRAYS | dict(x_train=np.full(X.shape, np.nan)),
             "x_train has shape (20, 8, 8, 2)": ARRAYS | dict(x_train=X[..., :2]),
-            "y_train is int64 of shape (19,)": ARRAYS | dict(y_train=Y[:-1]),
-            "y_train is int64 of shape (20,)": ARRAYS | dict(y_train=Y - 1),
+            "y_train is int64 of shape (19,)": ARRAYS | dict(y_train=Y[1:]), "(20,)": ARRAYS | dict(y_train=Y - 1),
             "y_test has classes that y_train has not: 9": ARRAYS | dict(y_test=np.where(Y_TEST == 3, 9, Y_TEST)),
             "cannot be read as plain numpy arrays": ARRAYS | dict(y_train=np.array([{}] * 20, dtype=object)),
             "captions_train and captions_test go together": ARRAYS | dict(captions_test=texts["captions_test"]),
@@ -149,8 +144,7 @@ def test_what_is_no_data_is_refused_a_limit_keeps_proportions_and_processes_shar
 
 
 # ----------------------------------------------------------------------------------------------------- common.py: views
-@pytest.mark.parametrize("colour_first", [False, True])
-@pytest.mark.parametrize("kind", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("kind,colour_first", [*itertools.product(["bilinear", "bicubic"], [False, True])])
 @pytest.mark.parametrize("height,width,size", [(32, 32, 32), (64, 64, 32), (96, 80, 32), (20, 32, 48)])
 def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, height, width, size, kind, colour_first):
     def crop(image, top, left, height, width, size, flip, kind):
@@ -210,9 +204,8 @@ def test_boxes_colour_and_blur_come_at_their_rates_in_every_order_and_without_ch
     for whole in (False, True):
         monkeypatch.setattr(torch.compiler, "is_compiling", lambda: whole)  # a GPU, compiled code: an order per image
         x = torch.rand(2000, 3, 1, 1).mul(255).byte().expand(-1, -1, 8, 8)
-        for gray in (0.2, 0.6):
-            changed = (common.augment(x, 8, gray=gray, blur=0) - x / 255).abs().amax((1, 2, 3)) > 1e-3
-            assert abs(changed.float().mean() - (1 - (1 - gray) * 0.2)) < 0.05  # jittered with 0.8 or grey
+        changed = (common.augment(x, 8, gray=0.5, blur=0) - x / 255).abs().amax((1, 2, 3)) > 1e-3
+        assert abs(changed.float().mean() - (1 - 0.5 * 0.2)) < 0.03  # jittered with 0.8 or grey
         x = torch.tensor([200, 255], dtype=torch.uint8).repeat(2000, 3, 16, 8)  # stripes
         contrast = common.augment(x, 16, 0.999999, 0, blur=0.4)[:, 0, 8].std(1) / (55 / 510)
         assert abs((contrast < 0.65).float().mean() - 0.4 * (2 - 0.48) / 1.9) < 0.04  # σ above 0.48 leaves less
@@ -313,20 +306,19 @@ def test_presets_lars_and_schedules_are_the_published_ones_any_preset_may_be_nam
             expected = [p.detach() - 0.4 * v for p, v in zip(params, velocity)]
             optimizer.step()
             assert all(torch.allclose(p, w, rtol=1e-4, atol=1e-6) for p, w in zip(params, expected))
-    rate = [common.lr_at(step, 100, 10) for step in range(101)]
-    assert rate[0] == 1 / 11 and rate[10] == 1 and rate[10::30] == pytest.approx([1, 0.75, 0.25, 0])
-    assert np.allclose(np.diff(rate[:11]), 1 / 11) and (np.diff(rate[10:]) < 0).all() and common.lr_at(0, 100) == 1
+    expected = [min((step + 1) / 11, 0.5 + 0.5 * math.cos(math.pi * max(0, step - 10) / 90)) for step in range(101)]
+    assert [common.lr_at(step, 100, 10) for step in range(101)] == pytest.approx(expected) and common.lr_at(0, 100) == 1
     assert {step: rate for step in range(30) if (rate := common.lr_at(step, 30, 100)) >= 1} == {15: 1}  # short run
     groups = [dict(params=[nn.Parameter(torch.zeros(1))], **kw) for kw in ({}, {"lr": 2.0}, {"fixed_lr": True})]
     optimizer = torch.optim.SGD(groups, lr=0.5)
     common.set_lr(optimizer, 0.5), common.set_lr(optimizer, 0.1)  # shares of the peak
     assert [group["lr"] for group in optimizer.param_groups] == [0.5 * 0.1, 2.0 * 0.1, 0.5]
+    for name, images in (("cifar10", 50_000), ("stl10", 105_000), ("tiny-imagenet-200", 100_000)):
+        assert round(sparsehead.PRESETS[name]["warmup"] * (images // 512)) == 500
     decay, at = sparsehead.step_decay, lambda step: decay(step, 97 * 1000, warmup=500, epochs=1000)  # W-MSE's
     assert [at(0), at(249), at(499), at(582)] == [1 / 500, 0.5, 1, 1]
     assert [at(97 * epoch) for epoch in (949, 950, 974, 975, 999)] == pytest.approx([1, 0.2, 0.2, 0.04, 0.04])
     assert [decay(10 * i, 400, 0, 40) for i in range(40)] == pytest.approx([1] * 30 + [0.2] * 5 + [0.04] * 5)
-    for name, images in (("cifar10", 50_000), ("stl10", 105_000), ("tiny-imagenet-200", 100_000)):
-        assert round(sparsehead.PRESETS[name]["warmup"] * (images // 512)) == 500
     momentum = [sparsehead.momentum_at(step, 100) for step in range(101)]
     assert momentum[0::50] == pytest.approx([0.99, 0.995, 1]) and momentum == sorted(momentum)
 
@@ -343,12 +335,11 @@ def test_the_probe_is_its_objectives_minimum_neighbours_vote_and_agree_like_loop
         weight.grad, bias.grad = torch.autograd.grad(value, wb)
         return value
     torch.optim.LBFGS(wb, max_iter=3000, tolerance_change=0, line_search_fn="strong_wolfe").step(loss)
-    scores = common.linear_probe(x @ mix, y, x_test @ mix, (b @ weight + bias).argmax(1), strengths=[1e-3])
+    scale, order = torch.rand(20) + 0.1, torch.randperm(20)  # [SparseHead] Proposition 5.2: scaled, permuted features
+    mixed = [(part @ mix * scale)[:, order] for part in (x, x_test)]
+    scores = common.linear_probe(mixed[0], y, mixed[1], (b @ weight + bias).argmax(1), strengths=[1e-3])
     assert scores["lp1"] > 99 and scores["lp5"] == 100 and scores["l2"] == 1e-3  # with twice the l2: 96
     assert len({common.linear_probe(x, y, x_test, labels)["l2"] for labels in (y_test, 3 - y_test, 0 * y_test)}) == 1
-    scale, order = torch.rand(20) + 0.1, torch.randperm(20)  # [SparseHead] Proposition 5.2: scaled, permuted features
-    same = common.linear_probe((x * scale)[:, order], y, (x_test * scale)[:, order], y_test)
-    assert same == pytest.approx(common.linear_probe(x, y, x_test, y_test), abs=0.2)
     x_test, y_test, right = x_test[:50], y_test[:50], np.zeros(2)
     for query, label in zip(x_test, y_test.tolist()):
         votes, similarity = np.zeros((2, 4)), F.cosine_similarity(query[None], x)
@@ -389,12 +380,11 @@ def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_les
     means = {key: np.mean([d[key] for d in loop]) for key in ("mono", "cons", "adjusted", "entropy")}
     act, size, root = np.array([d["act"] for d in loop]), np.delete(abs(z), 5, 0).sum(1), math.sqrt(K)
     f = [column / np.linalg.norm(column) for column in np.delete(z, 3, 1).T]
-    expected = means | dict(live_dims=K - 1, act=sum(act) / K, cons=100 * means["cons"], l1=size.mean() / root,
-                            adjusted=100 * means["adjusted"], bits=sum(d["bits"] for d in loop) / K,
-                            hoyer=np.mean((root - size) / (root - 1)), **{"dims_0.05": sum(act >= 0.05)},
-                            corr=np.mean([abs(a @ b) for a, b in itertools.permutations(f, 2)]))
+    expected = means | {key: 100 * means[key] for key in ("cons", "adjusted")} | dict(
+        live_dims=K - 1, act=sum(act) / K, l1=size.mean() / root, hoyer=np.mean((root - size) / (root - 1)),
+        bits=sum(d["bits"] for d in loop) / K, corr=np.mean([abs(a @ b) for a, b in itertools.permutations(f, 2)]))
+    assert ours["dims_0.05"] == sum(act >= 0.05)
     assert {key: ours[key] for key in expected} == pytest.approx(expected, abs=1e-6)
-    assert all(columns[key][3].isnan() for key in ("class", "cons", "adjusted", "entropy", "mono"))
     for kind in nn.Identity(), F.relu, lambda z: F.one_hot(z.argmax(1), 8):
         pair = [z := kind(torch.randn(50, 8)).double(), z + 0.05 * torch.randn(50, 8) * (z != 0)]
         a, b = map(F.normalize, pair)
@@ -405,12 +395,10 @@ def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_les
 
 def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_values_known_embeddings_their_geometry():
     y = torch.tensor([0] * 20 + [1] * 9 + [3])
-    draw, ours = torch.Generator().manual_seed(0), common.random_consistency(y, 3000)
-    for row in ours[:3]:
+    draw = torch.Generator().manual_seed(0)
+    for row in common.random_consistency(y, 3):
         order = y[torch.randperm(30, generator=draw)].tolist()
         assert row.tolist() == pytest.approx([max(map(order[:n].count, order)) / n for n in range(1, 31)])
-    same = (20 * 19 + 9 * 8) / (30 * 29)  # of two images
-    assert ours.mean(0)[[0, 1, 29]].tolist() == pytest.approx([1, (1 + same) / 2, 2 / 3], abs=0.02)
     labels, rare, h = {"": torch.arange(2000) % 10}, torch.zeros(2000, 4), torch.randn(2000, 8)
     rare[0, 0], rare[:, 1], rare[[0, 10], 2] = 1, 1, 1  # active on one sample, on all, on two of a class, on none
     columns = common.dimensions(rare, labels, h)
@@ -430,10 +418,9 @@ def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_v
     for eigenvalues, rank in (([0.5, 0.25, 0.25], 2**1.5), ([1.0] * 7, 7), ([3.0, 0, 0], 1)):
         assert sparsehead.effective_rank(torch.tensor(eigenvalues)) == pytest.approx(rank, rel=1e-5)
     assert sparsehead.min_max_ratio(torch.tensor([[0.0], [1.0], [3.0]])) == pytest.approx((2 / 1 + 1 / 1 + 1 / 2) / 3)
-    x = torch.randn(300, 10_000)  # Lemma 5.7: the ratio of independent dimensions vanishes, like 1/√d; of few it stays
-    ratios = [sparsehead.min_max_ratio(x[:, :d]) for d in (1000, 10_000)]
-    assert ratios[1] < 0.05 and ratios[0] / ratios[1] == pytest.approx(10**0.5, rel=0.1)
-    assert sparsehead.min_max_ratio(x[:, :3] @ torch.randn(3, 1000)) > 5
+    x = torch.randn(300, 10_000)  # Lemma 5.7: the ratio of independent dimensions vanishes, like 1/√d
+    few, many = (sparsehead.min_max_ratio(x[:, :d]) for d in (1000, 10_000))
+    assert many < 0.05 and few / many == pytest.approx(10**0.5, rel=0.1)
 
 
 # --------------------------------------------------------------------------------- losses of all methods, sparsehead.py
@@ -451,10 +438,9 @@ def naive_barlow(z1, z2, lambd=0.005):
 
 def naive_vicreg(z1, z2):
     loss = 25 * (z1 - z2).square().mean()
-    for z in (z1 - z1.mean(0), z2 - z2.mean(0)):
-        C = {(i, j): (a * b).sum() / (len(z) - 1) for (i, a), (j, b) in itertools.product(enumerate(z.T), repeat=2)}
-        terms = (12.5 * F.relu(1 - (c + 1e-4).sqrt()) if i == j else c**2 for (i, j), c in C.items())
-        loss = loss + sum(terms) / z.shape[1]
+    for C in (z1.T.cov(), z2.T.cov()):
+        terms = (12.5 * F.relu(1 - (row[i] + 1e-4).sqrt()) + row.square().sum() - row[i]**2 for i, row in enumerate(C))
+        loss = loss + sum(terms) / len(C)
     return loss
 
 
@@ -497,8 +483,8 @@ unit = lambda z: z / z.norm(dim=1, keepdim=True)
 PROTOTYPES = torch.randn(6, 5, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 PAIRS = [*itertools.permutations(range(7), 2)]  # of different samples in a batch of 7
 LOSSES = [
-    *((simclr.nt_xent, naive_nt_xent, dict(temperature=t)) for t in (0.1, 0.2, 1.0)),
-    (mmncl.info_nce, naive_info_nce, dict(temperature=0.1)), (mmncl.info_nce, naive_info_nce, dict(temperature=0.5)),
+    *((ours, naive, dict(temperature=t)) for t in (0.1, 0.5)
+      for ours, naive in ((simclr.nt_xent, naive_nt_xent), (mmncl.info_nce, naive_info_nce))),
     (lambda f, W: F.cross_entropy(nce.class_scores(f, W), torch.arange(7) % 3),
      lambda f, W: sum(sum(((W[c] - W[i % 3]) @ f[i]).exp() for c in range(7)).log() for i in range(7)) / 7, {}),
     (simclr.spectral_loss, lambda a, b: sum((a[i] @ b[j])**2 for i, j in PAIRS) / 42 - 2 * (a * b).sum() / 7, {}),
@@ -513,7 +499,7 @@ LOSSES = [
     (simsiam.negative_cosine, lambda p, z, **_: -(unit(p) * unit(z)).sum() / len(p), dict(stop_gradient=False))]
 
 
-def test_every_loss_is_the_loop_of_its_equation_and_has_its_limits_columns_shrink_and_targets_are_moving_averages():
+def test_every_loss_is_the_loop_of_its_equation_columns_shrink_and_targets_are_moving_averages():
     for ours, naive, options in LOSSES:  # values, gradients, and in float32
         inputs = [torch.randn(7, 5, dtype=torch.double, requires_grad=True) for _ in range(2)]
         a, b = ours(*inputs, **options), naive(*inputs, **options)
@@ -528,24 +514,9 @@ def test_every_loss_is_the_loop_of_its_equation_and_has_its_limits_columns_shrin
     assert (gradient[:, 0] == 0).all() and torch.allclose(gradient[:, 1:], F.normalize(W, dim=0)[:, 1:])
     sparsehead.shrink_columns(V := W.detach().clone(), 0.5)
     assert torch.allclose(V, F.normalize(W, dim=0) * (W.norm(dim=0) - 0.5).clamp(min=0)) and (V[:, :2] == 0).all()
-    z = torch.linalg.qr(torch.cat([torch.ones(64, 1), torch.randn(64, 5, dtype=torch.double)], 1))[0][:, 1:] * 63**0.5
-    assert sparsehead.vicreg_loss(z, z).abs() < 1e-6  # equal views, covariance I
-    x, y, A = torch.randn(3, 12, 4, dtype=torch.double), torch.randn(12, 4), torch.randn(4, 4, dtype=torch.double)
-    white, turned = sparsehead.whiten(x), sparsehead.whiten(x @ A + 5)
+    white = sparsehead.whiten(torch.randn(3, 12, 4, dtype=torch.double))
     assert torch.allclose(torch.stack([w.T.cov() for w in white]), torch.eye(4, dtype=torch.double), atol=1e-9)
-    assert torch.allclose(white @ white.mT, turned @ turned.mT)  # the same up to a rotation, whatever A
-    assert sparsehead.wmse_loss(y, y @ A.float().tril(-1).add(torch.eye(4)).T, size=12) < 1e-5  # if A is triangular
     assert sparsehead.whiten(torch.ones(6, 3)).isnan().all()
-    scores = torch.rand(40, 8) * 2 - 1
-    for iterations, error in (3, 1.5), (500, 1e-4):
-        Q = sparsehead.sinkhorn(scores, iterations=iterations)
-        assert torch.allclose(Q.sum(1), torch.ones(40)) and (Q.sum(0) - 40 / 8).abs().max() < error
-    u = (Q / (scores / 0.05).exp()).log()  # Q = Diag(u) exp(scores / ε) Diag(v)
-    assert torch.allclose(u - u[:1] - u[:, :1] + u[0, 0], torch.zeros(()), atol=1e-3)
-    assert sparsehead.swav_loss(torch.eye(4), torch.eye(4), torch.eye(4), 0.05) < 1e-6  # a prototype for each image
-    assert sparsehead.hsic_loss(torch.ones(10, 3), torch.ones(10, 3)).abs() < 1e-5  # collapsed
-    apart = sparsehead.hsic_loss(torch.eye(10), torch.eye(10), gamma=0).item()  # k is 1 and, between images, 1/√3
-    assert apart == pytest.approx((1 + 9 / 3**0.5) / 10 - 1)
     backbone, d = common.resnet("resnet8", 32)
     model = sparsehead.SparseHead(backbone, sparsehead.batch_norm_head("mlp", d, 30, 20), "ssl-hsic", 30, 20)
     x, online = torch.randn(2, 4, 3, 32, 32), nn.Sequential(backbone, model.head)
@@ -564,18 +535,15 @@ def test_ncl_is_not_rotation_invariant_but_a_matrix_factorisation_activations_ar
     """[NCL]: a batch's loss estimates ‖Ā − F Gᵀ‖² − ‖Ā‖², Ā = P(x, x') / √(P(x) P(x')), F, G ≥ 0; of views, G = F, and
     of captions. Trap: rep_relu is 0 on a row of negatives but has a gradient, which eps = 1e-12 multiplies by 1e12."""
     z1, z2 = torch.randn(2, 20, 6, dtype=torch.double)
-    Q, P = torch.linalg.qr(torch.randn(6, 6, dtype=torch.double))[0], torch.randperm(6)
-    a, b = z1.relu(), z2.relu()  # what is left to NCL: permutations of the dimensions
+    Q, a, b = torch.linalg.qr(torch.randn(6, 6, dtype=torch.double))[0], z1.relu(), z2.relu()
     for loss in functools.partial(simclr.nt_xent, temperature=0.2), simclr.spectral_loss:
         assert loss(z1 @ Q, z2 @ Q).item() == pytest.approx(loss(z1, z2).item(), rel=1e-5)
         assert abs(loss((a @ Q).relu(), (b @ Q).relu()) - loss(a, b)) > 0.05
-        assert loss(a[:, P], b[:, P]).item() == pytest.approx(loss(a, b).item(), rel=1e-5)
     joint, (f, g) = torch.rand(9, 9, dtype=torch.double), torch.randn(2, 9, 4, dtype=torch.double).relu()
     for joint, g in (joint + joint.T, f), (joint, g):  # P(x, x') of views, of images and captions
         p, q = (joint := joint / joint.sum()).sum(1, keepdim=True), joint.sum(0)[:, None]
         A, F_, G = joint / (p * q.T).sqrt(), p.sqrt() * f, q.sqrt() * g
         distance = (A - F_ @ G.T).square().sum() - A.square().sum()
-        assert distance.item() == pytest.approx(((f @ g.T).square() * p * q.T - 2 * (f @ g.T) * joint).sum().item())
         pairs = torch.multinomial(joint.flatten(), 200 * 500, replacement=True).view(200, 500)
         estimates = torch.stack([simclr.spectral_loss(f[row // 9], g[row % 9]) for row in pairs])
         assert abs(estimates.mean() - distance) < 5 * estimates.std() / math.sqrt(200)
@@ -742,7 +710,7 @@ def watched(s):
     return calls[-1][2], [args[3:] for args in calls]
 
 
-def test_sparse_data_and_settings_are_the_papers_the_fast_one_concludes_the_same_and_every_factor_changes_a_training():
+def test_sparse_data_and_settings_are_the_papers_the_fast_one_concludes_the_same_and_each_start_and_data_differ():
     """Pr .1 and .2 give the authors the same data at d = 10; 100 · .14 is 14.000000000000002, with the ceiling 15. And
     --paper against the numbers of Section 4.2, the captions and Table 1."""
     for d, beta, minus, plus in (10, 0.1, 1, 1), (10, 0.2, 1, 1), (10, 0.3, 2, 1), (100, 0.14, 8, 7):
@@ -772,17 +740,11 @@ def test_sparse_data_and_settings_are_the_papers_the_fast_one_concludes_the_same
     assert [(s.head, s.warm) for i in (4, 5, 6, 7) for s in paper(f"fig{i}")[:1]] == [
         ("none", [1]), ("linear", [1]), ("linear", [None]), ("none", [1, 1.25, 1.5, 2])]
     assert 10 in sc.train(landscape(lr=5.0, epochs=12), records=2)[1]["epoch"]  # where lr × steps is 200
-    other = dict(method="simclr", head="none", similarity="product", layers=2, batch_norm="affine", bias=0.5, seeds=2,
-                 activation="authors", train_bias="no", normalise="rows", warm=2.0, warm_columns="aligned", epochs=3,
-                 latents="authors", sparsity=0.5, masks="dependent", keep=0.9, noise=1.0, lr=0.5,
-                 batch_size=8, n=80, p=14, d=4, m=9, temperature=0.5)
-    assert {*other} == {*sc.FACTORS}
-    base = dict(method="noncl", head="linear", warm=1.0, latents="iid", sparsity=0.2, d=5)
-    run = lambda **more: [sc.train(landscape(**base | more))[1][key] for key in ("loss", "min")]
-    same = lambda a, b: all(u.shape == v.shape and abs(u[-1] - v[-1]).max() < 1e-6 for u, v in zip(a, b))
-    for name, value in other.items():
-        of = dict(method="simclr") if name == "temperature" else {}
-        assert not same(run(**of | {name: value}), run(**of)), name
+    base = dict(method="noncl", warm=1.0, latents="iid", sparsity=0.2, d=5)
+    run = lambda **more: sc.train(landscape(**base | more))[1]["loss"][-1]
+    for name, value in [("warm", 2.0), ("warm_columns", "aligned"), ("warm_columns", "covered"), ("sparsity", 0.5),
+                        ("latents", "authors"), ("noise", 1.0)]:  # what all others do the next tests tell
+        assert abs(run(**{name: value}) - run()).max() > 1e-6, name
     end = lambda **factors: sc.train(sc.setting(factors, {}, paper=False))[1]["min"][-1].mean()
     assert end(**sc.SIMCLR) >= 0.85 and end(**sc.NONCL) <= 0.60  # only contrastive learning finds the features
     warm = dict(sc.NONCL, warm=1.0, epochs=78, seeds=5)  # lr × steps 156: it lasts where the networks are aligned
@@ -806,12 +768,11 @@ def test_an_epoch_shows_masked_views_of_every_sample_but_the_last_of_simclr_whos
         assert not torch.equal(*orders)
         a1, a2 = watched(landscape(method=method, keep=keep, masks="dependent"))[1][0]
         assert not ((a1 != 0) & (a2 != 0)).any() and (a1 + a2 != 0).all()  # 2Dx and 2(I − D)x, Eq. (2)
-    for R, B, kind, tolerance in (3, 4, torch.float64, 1e-12), (5, 512, torch.float32, 2e-6):  # two replicas at a time
-        h, tau = torch.randn(R, 5, 2 * B, dtype=kind, requires_grad=True), torch.linspace(0.1, 1, R, dtype=kind)
-        ours, weights = sc.NTXent.apply(F.normalize(h, dim=1), tau.view(R, 1, 1)), torch.randn(R, dtype=kind)
-        theirs = torch.stack([naive_nt_xent(*views.T.chunk(2), t) for views, t in zip(h, tau)])  # column i's is i + B
-        mine, autograds = (torch.autograd.grad((weights * loss).sum(), h)[0] for loss in (ours, theirs))
-        assert torch.allclose(ours, theirs, atol=tolerance) and torch.allclose(mine, autograds, atol=tolerance)
+    h, tau, weights = torch.randn(5, 5, 1024, dtype=torch.double), torch.linspace(0.1, 1, 5), torch.randn(5)
+    ours = sc.NTXent.apply(F.normalize(h.requires_grad_(), dim=1), tau.view(5, 1, 1))  # two replicas at a time
+    theirs = torch.stack([naive_nt_xent(*views.T.chunk(2), t) for views, t in zip(h, tau)])  # column i's is i + B
+    mine, autograds = (torch.autograd.grad((weights * loss).sum(), h)[0] for loss in (ours, theirs))
+    assert torch.allclose(ours, theirs, atol=1e-12) and torch.allclose(mine, autograds, atol=1e-12)
     W, M = torch.randn(2, 8, 12), torch.randn(2, 12, 4)
     best, separation = sc.max_cosine(W, M), sc.support_separation(W, M)
     cosines = F.cosine_similarity(W[:, :, None], M.mT[:, None], dim=3).abs()  # (2, 8, 4)
@@ -825,7 +786,7 @@ def test_an_epoch_shows_masked_views_of_every_sample_but_the_last_of_simclr_whos
 
 @pytest.mark.parametrize("factors", [
     dict(method="simclr"), dict(method="simclr", head="linear", batch_norm="affine", activation="authors", bias=0.2),
-    dict(method="simclr", head="linear", batch_norm="no"), dict(method="noncl", layers=2, train_bias="no", bias=0.2),
+    dict(method="simclr", temperature=0.5, batch_norm="no"), dict(method="noncl", layers=2, train_bias="no", bias=0.2),
     dict(method="noncl"), dict(method="noncl", similarity="product", batch_norm="no", bias=0.1, train_bias="no"),
     dict(method="noncl", head="linear", normalise="rows"), dict(method="noncl", normalise="columns", warm=1.0),
     dict(method="simsiam", head="mlp", normalise="rows"), dict(method="simsiam", head="linear"),
@@ -902,7 +863,7 @@ def test_a_replica_trains_as_if_alone_results_are_complete_and_a_killed_run_ends
 
 
 # ------------------------------------------------------------------------------------------------------ tools/theory.py
-def test_losses_of_theorem_1_2s_closed_form_3s_bound_hold_and_theory_says_so_and_draws_it(tmp_path, monkeypatch):
+def test_losses_of_theorem_1_steps_of_2_growth_of_3_are_formulas_and_theory_says_what_holds(tmp_path, monkeypatch):
     d, keep, beta = 3, 0.4, 2.0
     masks = [(D, keep ** sum(D) * (1 - keep) ** (d - sum(D))) for D in itertools.product((0, 1), repeat=d)]  # and P(D)
     for W in F.normalize(torch.randn(4, d, d, dtype=torch.float64), dim=1):
@@ -916,23 +877,13 @@ def test_losses_of_theorem_1_2s_closed_form_3s_bound_hold_and_theory_says_so_and
             literal -= p1 * p2 * (logits[i] - math.log(mean)) / d
         ours = theory.loss_6(W, keep), theory.loss_9(W, keep, beta), theory.loss_9(W, keep, beta, literal=True)
         assert [loss.item() for loss in ours] == pytest.approx([six, shared, literal], abs=1e-9)
-    lrs, M = (torch.rand(40) * 0.3).tolist(), torch.linalg.qr(torch.randn(15, 6, dtype=torch.float64))[0]  # Theorem 2
-    Wo, Wt = torch.randn(2, 9, 15, dtype=torch.float64)
-    C1, C2, _ = theory.closed_form(lrs, 0.95, 0.6, 0.4, 0.2)
-    for end, start in zip(theory.linear_descent(Wo, Wt, M, lrs, 0.95, 0.6, 0.4, 0.2), (Wo, Wt)):
-        assert (end @ M - (C1 * start + C2 * (Wo + Wt)) @ M).abs().max() < 1e-10
+    M, (Wo, Wt) = torch.linalg.qr(torch.randn(15, 6, dtype=torch.double))[0], torch.randn(2, 9, 15, dtype=torch.double)
     z = (torch.rand(200_000, 6) < 0.4).double() * (1 - 2 * torch.randint(0, 2, (200_000, 6)))  # draws: Assumption 1
     x, (D1, D2) = z @ M.T + 0.2 * torch.randn(200_000, 15).double(), (torch.rand(2, 200_000, 15) < 0.6).double()
     step = theory.linear_descent(Wo, Wt, M, [0.1], 0.95, 0.6, 0.4, 0.2)[0]
     assert (step - (0.95 * Wo + 0.2 * Wt @ ((D2 * x).T @ (D1 * x)) / len(x))).abs().max() < 0.01
-    for bias, keep, kappa in (0.5, 0.6, 0.5), (0.3, 0.9, 0.8), (0.5, 0.9, 0.9):  # Theorem 3: to I below its bound alone
-        ratio, eye = kappa * keep**2 / (1 - bias), torch.eye(3, dtype=torch.float64)
-        assert theory.growth(bias, keep, kappa) == pytest.approx(ratio, rel=0.01)
-        W = [eye + (torch.rand(3, 3, dtype=torch.float64) - 0.5) / 15 for _ in range(2)]  # entries off by 1/(10 d)
-        for half in range(150 if 0.5 < ratio < 1 else 40):
-            W[half % 2] = theory.half_round(W[half % 2], W[1 - half % 2], bias, keep, kappa)
-        errors = [(U - eye).abs().max() for U in W]
-        assert max(errors) < 1e-4 if ratio < 1 else min(errors) > 0.1
+    for bias, keep, kappa in (0.5, 0.6, 0.5), (0.3, 0.9, 0.8), (0.5, 0.9, 0.9):  # Theorem 3: to I where it is below 1
+        assert theory.growth(bias, keep, kappa) == pytest.approx(kappa * keep**2 / (1 - bias), rel=0.01)
     monkeypatch.setattr(theory_nmf, "OVERLAPS", (0.0, 0.1, 0.2, 0.3, 0.4))
     monkeypatch.setattr(theory_nmf, "factorise", functools.partial(theory_nmf.factorise, seeds=3, steps=800))
     for program in ("theory", "theory_nmf"):
@@ -946,9 +897,8 @@ def test_losses_of_theorem_1_2s_closed_form_3s_bound_hold_and_theory_says_so_and
 
 def test_the_loss_closes_frequent_gates_the_prior_opens_and_images_of_one_class_make_ncls_factors_unique(monkeypatch):
     cost = lambda alpha, rho: bayesncl.bernoulli_kl(torch.tensor([[alpha]]), rho).item()
-    for rho in (0.8, 0.5, 0.3):  # Theorem 4.5 counts the first term alone; α is clamped to [.01, .99]
-        saved = 0.98 * (math.log(1 / rho) - math.log(1 / (1 - rho)))  # by closing a gate
-        assert cost(0.99, rho) - cost(0.01, rho) == pytest.approx(saved, abs=1e-5) and (saved > 0) == (rho < 0.5)
+    for rho in (0.8, 0.51, 0.49, 0.3):  # Theorem 4.5 counts the first term alone, log(1/ρ)
+        assert (cost(0.99, rho) > cost(0.01, rho)) == (rho < 0.5)  # closing a gate saves
     z1, z2 = theory_gate.planted(256)
     for k in (0, 99):  # of π = 0.05 and 0.99
         kept = torch.arange(100) != k
@@ -961,16 +911,10 @@ def test_the_loss_closes_frequent_gates_the_prior_opens_and_images_of_one_class_
     whole = torch.func.grad(simclr.nt_xent)(z1, z2, 0.2)
     mean = torch.stack([256 * whole[z1[:, k] > 0, k].mean() for k in range(100)])
     assert torch.allclose(theory_gate.pull_and_push(z1, z2, 0.2).sum(0), mean, atol=1e-5)
-    prior, given = theory_nmf.co_occurrence(0.4)
-    joint = torch.stack([torch.stack([(prior * given[i] * given[j]).sum() for j in range(24)]) for i in range(24)])
-    p, A = theory_nmf.normalised(prior, given)
-    assert joint.sum().item() == pytest.approx(1) and torch.allclose(A, joint / (p[:, None] * p).sqrt())
-    f = torch.randn(24, 4, dtype=torch.double)
-    loss = sum(-2 * joint[i, j] * (f[i] @ f[j]) + p[i] * p[j] * (f[i] @ f[j])**2 for i in range(24) for j in range(24))
-    assert theory_nmf.population_loss(f, joint).item() == pytest.approx(loss.item())
     R = torch.linalg.matrix_exp(0.05 * torch.tensor([[0.0, 1, 2, -1], [-1, 0, 1, 1], [-2, -1, 0, 1], [1, -1, -1, 0]]))
     for overlap, mixed, unique in (0.0, "all", True), (0.4, "some", True), (0.4, "all", False):
         prior, given = theory_nmf.co_occurrence(overlap, mixed)
+        assert [prior.sum(), *given.sum(0)] == pytest.approx([1] * 5)
         p, A = theory_nmf.normalised(prior, given)
         F = prior.sqrt() * given / p.sqrt()[:, None]  # Theorem 4's, of overlapping classes too
         assert torch.allclose(F @ F.T, A) and ((F @ R.double()).min() < 0) == unique  # another one, unless ≥ 0 forbids
@@ -978,7 +922,6 @@ def test_the_loss_closes_frequent_gates_the_prior_opens_and_images_of_one_class_
         assert (solutions @ solutions.mT - A).abs().max() < 1e-3 and solutions.min() >= 0
         assert (theory_nmf.between_seeds(solutions) > 0.999) == unique
         assert (theory_nmf.agreement(solutions[0], F) > 0.999) == unique
-    assert theory_nmf.between_seeds(theory_nmf.factorise(A, 4, False, seeds=4, steps=1000)) < 0.95  # CL's
 
 
 # ------------------------------------------------------------------------------------------------------ tools/, look.py
@@ -1035,7 +978,6 @@ def fake_run(root):
     config = dict(method="simclr", dataset="toy", data_root=str(root), limit=None, arch="resnet8", image_size=16)
     (folder / "config.json").write_text(json.dumps(config | dict(min_scale=0.2, crop="bilinear")))
     torch.save(common.resnet("resnet8", 16)[0].state_dict(), folder / "backbone.pt")
-    np.savez(folder / "embeddings.npz", h=torch.randn(40, 8).half(), z=torch.rand(40, 6).half(), y=y[40:])
     return folder
 
 
@@ -1059,9 +1001,6 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
     assert (found["finetune_1.0_top1"], found["finetune_0.1_lr"]) == (80, 0.1) and found["scratch_1.0_top1"] > 90
     assert path.read_bytes() == before and not torch.equal(calls[0][0][0].weight.cpu(), torch.load(path)["0.weight"])
     toy = dict(np.load(tmp_path / "toy.npz"))
-    assert "names 1 classes; toy has 2" in refused("look.py --classes", folder / "config.json", folder)
-    assert "1.1 is not a share of the labels" in refused(f"finetune.py {folder} --labels 1.1")
-    assert "--lr has 2 values" in refused(f"finetune.py {folder} --lr 1 2")
     for kept in {"x_train", "x_test"}, {*toy}:
         np.savez(tmp_path / "toy.npz", **{key: 0 * toy[key] for key in kept})
         assert "needs labels of two classes or more" in refused("finetune.py", folder)
@@ -1072,7 +1011,6 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
     for program, missing in ("finetune.py", "backbone.pt"), ("look.py", "embeddings.npz"):
         (folder / missing).unlink()
         assert f"has no {missing}" in refused(program, folder)
-        assert re.search("is not .* run", refused(program, tmp_path))
 
 
 def tiles(g, sheets):
@@ -1131,10 +1069,9 @@ VARIANTS = ["simclr.py", "simclr.py --loss spectral", "ncl.py --topk 20", "bayes
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
-    """Flags of a run of a second, 3 epochs of 4 steps. Its images are also there with 8 to test on, and unlabelled."""
+    """Flags of a run of a second, 3 epochs of 4 steps. Its images are there without labels, too."""
     root, arrays = tmp_path_factory.mktemp("data"), shapes.draw(240, 100)
     np.savez(root / "tiny.npz", **arrays)
-    np.savez(root / "few.npz", **{key: array[:8] if "test" in key else array for key, array in arrays.items()})
     np.savez(root / "unlabelled.npz", x_train=arrays["x_train"], x_test=arrays["x_test"])
     return (f"--dataset tiny --preset shapes --data-root {root} --image-size 16 --epochs 3 --batch-size 60 "
             "--checkpoint-every 1 --device cpu")
@@ -1169,8 +1106,6 @@ def test_a_run_leaves_its_record_and_evaluation_gives_it_again_and_changes_no_we
     with np.load(tmp_path / "again" / "embeddings.npz") as kept:
         assert {*kept} == {*expected} and all(np.array_equal(kept[key], expected[key]) for key in kept)
     assert lines(tmp_path / "again") == [last] and common.table(method, last) in capsys.readouterr().out
-    inside(f"{method}.py --eval-only {checkpoint} --dataset few --out", tmp_path / "few")
-    assert lines(tmp_path / "few")[0]["p_at_10"] is None and lines(tmp_path / "few")[0]["p_at_5"] >= 0
 
 
 def test_corruptions_are_their_definitions_and_grow_with_severity_and_tools_ask_runs(whole, tmp_path, monkeypatch):
@@ -1195,14 +1130,12 @@ def test_corruptions_are_their_definitions_and_grow_with_severity_and_tools_ask_
     config = (shutil.copytree(whole / "ncl", tmp_path / "other") / "config.json")
     config.write_text(config.read_text().replace('"head_out": 256', '"head_out": 8'))
     assert "cannot be rebuilt" in refused("robustness.py", config.parent)
-    assert "is not a run" in refused("robustness.py", tmp_path)
     monkeypatch.setattr(theory_gate, "train_gate", lambda *_: torch.ones(100))
     inside("theory_gate.py", whole / "ncl", whole / "bayesncl", "--out", tmp_path / "gate")
     for name, found in json.loads((tmp_path / "gate" / "results.json").read_text())["runs"].items():
         assert found["frequent_dims"] > 20 and (found["closed_dims"] == 0) == name.endswith("/ncl")
         assert 0 < found["frequent_left"] < 1 and found["frequent_mean_over_std"] < 3
     assert (tmp_path / "gate" / "gate.png").stat().st_size > 30_000
-    assert "give runs of ncl.py and bayesncl.py" in refused("theory_gate.py", whole / "simclr")
 
 
 def test_captions_are_bags_of_words_and_name_dimensions_and_every_run_has_its_page_pictures_and_tiles(whole, tmp_path):
@@ -1217,7 +1150,6 @@ def test_captions_are_bags_of_words_and_name_dimensions_and_every_run_has_its_pa
     near = [caption[(unit(t) @ unit(v)[i]).argsort(descending=True)[:5]].tolist() for i in range(30)]
     found = [100 * np.mean([i // 2 in row[:k] for i, row in enumerate(near)]) for k in (1, 5)]
     assert mmncl.recall(v, t, caption) == pytest.approx(found)
-    assert "no text.npz of a run of mmncl.py" in refused("words.py", whole / "ncl")
     y, names = torch.tensor([0, 0, 1, 1, 2, 3]), {"": ["red star", "ring", "plus", "night"]}
     of = lambda said: words.nameable(torch.eye(4)[y], said.split(), {"": y}, names)  # a dimension for each class
     assert of("star ring on night")["nameable"] == 75
@@ -1308,8 +1240,8 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "simclr.py --epochs many": "invalid int value: 'many'", "simclr.py --batch-size 241": "241: at most 240 images",
     "simclr.py --device tpu": "--device tpu is not there", "simclr.py --out {ncl}": "is taken",
     "ncl.py --topk 300": "embedding has 256 dimensions", "sparsehead.py --head none": "--head none has no linear layer",
-    "sparsehead.py --base wmse": "no covariance to invert, and to divide --batch-size 60",
-    "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "--whiten-size 20 must be above K = 20",
+    "sparsehead.py --base wmse": "to divide --batch-size 60", "robustness.py .": "is not a run of an image method",
+    "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "must be above K = 20", "finetune.py .": "is not a run",
     "nce.py --dataset unlabelled": "has 0 classes", "nce.py --loss ce --weights non-negative": "belongs to --loss nce",
     "mmncl.py --classes {ncl}/metrics.jsonl": "4 classes; tiny has 10", "mmncl.py --classes {ncl}/no": "No such file",
     "mmncl.py --dataset unlabelled": "lacks captions_train and", "simclr.py --resume nowhere": "nowhere is no run",
@@ -1321,10 +1253,12 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "sae.py --epochs 1": "whose features?", "sae.py .": "is no run of an image method",
     "sae.py {ncl} --batch-size 60 --topk 300": "300: there are 256 units",
     "sae.py {ncl} --batch-size 300": "300: at most 240 images", "sae.py {ncl} --resume {ncl}": "another program",
-    "sparse_coding.py --d 60": "--d 60 orthonormal features need at least as many observed dimensions; --p is 50",
-    "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active features of --d 1",
+    "sparse_coding.py --d 60": "--p is 50", "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active",
     "sparse_coding.py --experiment fig1 --activation authors": "--activation authors is srelu with --batch-norm no",
-    "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30": "the loss is not finite in epoch 1"}.items())
+    "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30": "the loss is not finite in epoch 1",
+    "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; tiny has 10", "look.py .": "not the folder of a run",
+    "finetune.py {ncl} --labels 1.1": "1.1 is not a share", "finetune.py {ncl} --lr 1 2": "--lr has 2 values",
+    "words.py {ncl}": "no text.npz of a run", "theory_gate.py {simclr}": "give runs of ncl.py and bayesncl.py"}.items())
 def test_what_cannot_be_used_is_refused_in_one_line(whole, tiny, tmp_path, monkeypatch, command, message):
     monkeypatch.chdir(tmp_path)
     bomb = type("Bomb", (), {"__reduce__": lambda self: (os.mkdir, ("went-off",))})()
@@ -1333,7 +1267,8 @@ def test_what_cannot_be_used_is_refused_in_one_line(whole, tiny, tmp_path, monke
     if name in METHODS:
         config, flags = (whole / name / "config.json").read_text(), f"{tiny} {flags}"
         Path("config.json").write_text(re.sub(' "warmup": .*\n', "", config) if "--resume ." in command else config)
-    assert message in refused(f"{name}.py {'' if '--resume' in flags else '--out run'} {flags}")
+    out = "--out run" if name in (*METHODS, "sparse_coding") and "--resume" not in flags else ""
+    assert message in refused(f"{name}.py {out} {flags}")
     assert {path.name for path in Path("run").glob("*")} <= {"config.json", "metrics.jsonl", "memory"}  # no results
     assert len(lines(whole / "simclr")) == len(lines(whole / "ncl")) == 4 and not Path("went-off").exists()
 
@@ -1388,9 +1323,8 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
 @pytest.mark.parametrize("command", ["bayesncl.py --gate gumbel", "sparsehead.py --base byol"])
 def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tmp_path, command):
     program, *flags = shlex.split(f"{command} {tiny} --epochs 10")
-    run, one, other = (tmp_path / name for name in ("run", "one", "other"))
+    run, one = tmp_path / "run", tmp_path / "one"
     inside(f"{command} {tiny} --epochs 10 --out", one)
-    inside(f"{command} {tiny} --epochs 10 --seed 2 --out", other)
     for done, argv in (0, [*flags, "--out", run]), (3, ["--resume", run]):
         process = subprocess.Popen([sys.executable, HERE / program, *argv], stdout=subprocess.DEVNULL)
         while process.poll() is None and not ((run / "metrics.jsonl").exists() and len(lines(run)) > done):
@@ -1399,7 +1333,7 @@ def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tm
         process.kill()
         assert process.wait() == -9, "it ended before it could be killed"
     inside(f"{program} --resume", run)
-    assert lines(run) == lines(one) and lines(run)[0] != lines(other)[0]
+    assert lines(run) == lines(one)
     ours, theirs = (common.load_checkpoint(folder / "checkpoint.pt")["model"] for folder in (run, one))
     assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
     inside(f"{program} --epochs 11 --resume", run)
