@@ -64,7 +64,7 @@ def sliced_wasserstein(z, target, directions):
     """RDMReg: squared 2-Wasserstein distance between the rows of z and of target, (N, K) each, along the directions
     (P, K), of norm 1, mean of these. In one dimension the optimal plan pairs the values in their order."""
     with torch.autocast(z.device.type, enabled=False):  # float32, whatever the caller's autocast
-        z, target = directions @ z.float().T, directions @ target.T  # (P, N)
+        z, target = directions @ z.float().T, directions @ target.float().T  # (P, N)
     return F.mse_loss(z.sort(1).values, target.sort(1).values)
 
 

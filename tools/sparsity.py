@@ -84,7 +84,7 @@ def stability(seeds: list[Tensor]) -> list[dict[str, float]]:
     found = []
     for e in live:
         others = [other for other in live if other is not e]
-        means = {key: np.mean([partners(e, other[rows]).mean().item() for other in others])
+        means = {key: float(np.mean([partners(e, other[rows]).mean().item() for other in others]))
                  for key, rows in (("stability", slice(None)), ("stability_chance", order))}
         found.append(means | {"stability_seeds": len(seeds)})
     return found
