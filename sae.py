@@ -1,4 +1,4 @@
-"""A sparse autoencoder (SAE) of a finished run's features: sparsity that is added afterwards, the backbone stays as it is.
+"""A sparse autoencoder (SAE) of a finished run's features: sparsity that is added afterwards, to a fixed backbone.
 
     z = top_k(W_enc (x − b)) ≥ 0,   x̂ = W_dec z + b,   L = mean ‖x − x̂‖² + α · mean ‖e − ê‖² / mean ‖e‖²,   e = x − x̂
 
@@ -14,8 +14,8 @@ BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders", arXiv 2412.0
     python sae.py runs/my-run --topk 32 --batch-topk
     python look.py runs/my-sae                           what each unit stands for
 
-Differences from the papers: 1. features of thousands of images, not millions of tokens: a unit is dead that was idle for
-a pass over them; 2. the encoder has no bias, so that a dead unit is still positive on some images.
+Differences from the papers: 1. features of thousands of images, not millions of tokens: a unit is dead when it was idle
+for a pass over them; 2. the encoder has no bias, so that a dead unit is still positive on some images.
 """
 import json
 from pathlib import Path

@@ -1,16 +1,16 @@
 """Is sparsity better built in or added afterwards? Methods at equal numbers of active entries per image.
 
-    python tools/study.py shapes-sparsity cifar10-cpu-sparsity    the runs, five and three seeds: five hours on two cores
+    python tools/study.py shapes-sparsity cifar10-cpu-sparsity    the runs, of five and three seeds: five hours, 2 cores
     python tools/sparsity.py runs/shapes-sparsity-*               stability over seeds, stability.json in each folder
     python tools/sparsity.py results/*-sparsity-* --draw assets/sparsity.png     each metric over active entries
 
 SimCLR with a TopK autoencoder on its features (sae.py), NCL, NCL + TopK, BayesNCL and Rectified LpJEPA, each brought
-to about 2, 4, 8, 16 and 32 active entries by its own knob, KNOBS. All but NCL have 256 dimensions; NCL has no other
-knob than their number, of which about an eighth is active on an image.
+to about 2, 4, 8, 16 and 32 active entries by its own knob, KNOBS. NCL has no other knob than its number of dimensions,
+of which about an eighth is active on an image; the others have 256, "sae-narrow" as many as NCL.
 
 Stability: of each dimension that is live in one run, the cosine of its activations on the test images with those of its
-partner in a run of another seed, where the pair with the largest cosine is made first; mean over dimensions (0 without a
-partner) and over the other seeds. By chance: the same with the images of the other run in random order.
+partner in a run of another seed, where the pair with the largest cosine is made first; mean over dimensions (0: none is
+left) and over the other seeds. By chance: the same with the images of the other run in random order.
 """
 import argparse
 import json
@@ -27,27 +27,27 @@ from report import common
 
 import look
 
-LEVELS = 2, 4, 8, 16, 32  # active entries per image
-METHODS = {"sae": "SimCLR + SAE", "ncl": "NCL", "ncl-topk": "NCL + TopK", "bayesncl": "BayesNCL", "lpjepa": "LpJEPA"}
-PROGRAMS = {"sae": "sae.py runs/{study}-simclr-seed{seed} --units 256", "ncl": "ncl.py", "ncl-topk": "ncl.py",
-            "bayesncl": "bayesncl.py", "lpjepa": "lpjepa.py"}
+LEVELS, WIDTHS = (2, 4, 8, 16, 32), (16, 32, 64, 128, 256)  # active entries per image; dimensions of NCL that have them
+METHODS = {"sae": "SimCLR + SAE", "sae-narrow": "SimCLR + SAE, as wide as NCL", "ncl": "NCL", "ncl-topk": "NCL + TopK",
+           "bayesncl": "BayesNCL", "lpjepa": "LpJEPA"}
+PROGRAMS = dict.fromkeys(["sae", "sae-narrow"], "sae.py runs/{study}-simclr-seed{seed}") | {
+    "ncl": "ncl.py", "ncl-topk": "ncl.py", "bayesncl": "bayesncl.py", "lpjepa": "lpjepa.py"}
+ALIKE = {"sae": [f"--units 256 --topk {k}" for k in LEVELS], "ncl": [f"--head-out {K}" for K in WIDTHS],
+         "sae-narrow": [f"--units {K} --topk {k}" for K, k in zip(WIDTHS, LEVELS)]}
 KNOBS = {  # data: method: what sets the number of its active entries, by LEVELS
-    "shapes": {
-        "sae": [f"--topk {k}" for k in LEVELS],
-        "ncl": [f"--head-out {K}" for K in (16, 32, 64, 128, 256)],
+    "shapes": ALIKE | {
         "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
-        "bayesncl": ["--prior 0.3 --kl-weight 1e-3", "--prior 0.3 --kl-weight 3e-4", "--prior 0.4 --kl-weight 3e-4",
-                     "--prior 0.5 --kl-weight 3e-4", "--prior 0.95 --kl-weight 3e-2"],
+        "bayesncl": [f"--prior {rho} --kl-weight {weight}" for rho, weight in (
+            (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.5, 3e-4), (0.95, 3e-2))],
         "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]},
-    "cifar10-cpu": {
-        "sae": [f"--topk {k}" for k in LEVELS],
-        "ncl": [f"--head-out {K}" for K in (16, 32, 64, 128, 256)],
-        "ncl-topk": [f"--topk {k}" for k in (2, 6, 20, 64, 128)],
-        "bayesncl": ["--prior 0.3 --kl-weight 1e-3", "--prior 0.3 --kl-weight 3e-4", "--prior 0.4 --kl-weight 3e-4",
-                     "--prior 0.5 --kl-weight 3e-4", "--prior 0.95 --kl-weight 3e-2"],
-        "lpjepa": [f"--mu {mu}" for mu in (-2.6, -2.3, -1.9, -1.4, -1.0)]}}
+    "cifar10-cpu": ALIKE | {
+        "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
+        "bayesncl": [f"--prior {rho} --kl-weight {weight}" for rho, weight in (
+            (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.5, 3e-4), (0.95, 3e-2))],
+        "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]}}
 SHOWN = {"lp1_embedding": "linear probe on z, %", "knn5_embedding": "5-NN on z, %", "cons": "Cons., %",
-         "adjusted": "adjusted Cons., %", "mono": "MonoScore", "dead_dims": "dead dimensions, %", "stability": "stability"}
+         "adjusted": "adjusted Cons., %", "mono": "MonoScore", "dead_dims": "dead dimensions, %",
+         "stability": "stability"}
 
 
 def by_rows(of_method: dict[str, str | list[str]]) -> dict[str, str]:
@@ -57,9 +57,9 @@ def by_rows(of_method: dict[str, str | list[str]]) -> dict[str, str]:
 
 
 def study(data: str, flags: str, seeds: list[int]) -> tuple[str, dict, dict]:
-    """What study.py's STUDIES says of a study: flags of all runs, row → seeds, row → its own flags. An autoencoder takes
+    """What study.py's STUDIES says of a study: flags of all runs, row → seeds, row → its own flags. An autoencoder has
     its settings from SimCLR's run, so that these are no flags of all."""
-    own = {"simclr": flags} | by_rows({method: knobs if method == "sae" else [f"{flags} {knob}" for knob in knobs]
+    own = {"simclr": flags} | by_rows({method: knobs if "sae" in method else [f"{flags} {knob}" for knob in knobs]
                                        for method, knobs in KNOBS[data].items()})
     return "", dict.fromkeys(own, seeds), own
 
@@ -139,7 +139,8 @@ def draw(folders: list[Path], path: str) -> None:
                 points = sorted(methods.get(method, []), key=lambda point: np.mean(point["entries"]))
                 x = [np.mean(point["entries"]) for point in points]
                 mean, std = (np.array([f(point[key]) for point in points]) for f in (np.mean, np.std))
-                panel.plot(x, mean, ".-", color=f"C{colour}", label=METHODS[method])
+                style = ".--" if method == "sae-narrow" else ".-"
+                panel.plot(x, mean, style, color=f"C{colour}", label=METHODS[method])
                 panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.15)
                 if key == "stability":
                     panel.plot(x, [np.mean(point["stability_chance"]) for point in points], ":", color=f"C{colour}")
