@@ -34,14 +34,15 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
         head_out=2048, blur=0.5,  # lr: 0.165 · 128/256
     ),
     "shapes": PAPER | dict(
-        arch="resnet8", epochs=15, optimizer="adam", lr=6e-3, weight_decay=0.0, warmup=0.75, mu=-1.0,
+        arch="resnet8", epochs=15, optimizer="adam", lr=6e-3, weight_decay=0.0, warmup=0.75, mu=-1.15,
         match_weight=125.0, projections=512, head_out=256, jitter=0.8, crop="bilinear",
     ),
     "default": PAPER | dict(  # any other data set, and short runs
-        epochs=100, batch_size=128, optimizer="adam", lr=2e-3, weight_decay=0.0, warmup=1.0, mu=-1.0,
+        epochs=100, batch_size=128, optimizer="adam", lr=2e-3, weight_decay=0.0, warmup=1.0, mu=-1.15,
         match_weight=125.0, projections=512, head_out=256, jitter=0.5, crop="bilinear",
     ),
 }
+PRESETS["imagenet"] = PRESETS["imagenet100"]  # the ImageNet-100 recipe; no paper has this row
 
 
 NOISE = {  # ε, of variance 1: its quantiles, and the probability that it is below μ
