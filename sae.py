@@ -2,20 +2,25 @@
 
     z = top_k(W_enc (x − b)) ≥ 0,   x̂ = W_dec z + b,   L = mean ‖x − x̂‖² + α · mean ‖e − ê‖² / mean ‖e‖²,   e = x − x̂
 
-x is the representation h of an image, centred and scaled so that mean ‖x‖² = 1; the columns of W_dec have norm 1. TopK
-keeps the k largest entries of an image, BatchTopK the k·N largest of a batch of N, and later what exceeds the smallest
-of these, on average. The second term revives dead units: ê is the part of the error e that they can explain.
+x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1; W_dec has a column of norm
+1 for each of K units. TopK keeps the k largest entries of an image; BatchTopK the k·N largest of a batch of N and, when
+it is trained, every entry above a threshold: the smallest that batches kept, on average. The second term brings dead
+units back (and is 0 without any): ê = W_dec z', z' the d/2 largest positive entries of the dead units alone.
 
-TopK: Gao et al., "Scaling and evaluating sparse autoencoders", arXiv 2406.04093, Eq. (2), Appendix A.2.
+TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders", arXiv 2406.04093.
 BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders", arXiv 2412.06410.
 
     python simclr.py --out runs/my-run                   any run of an image method will do
-    python sae.py runs/my-run --out runs/my-sae          8 active units an image, of 4·d
+    python sae.py runs/my-run --out runs/my-sae          k = 8, K = 4·d
     python sae.py runs/my-run --topk 32 --batch-topk
     python look.py runs/my-sae                           what each unit stands for
 
-Differences from the papers: 1. features of thousands of images, not millions of tokens: a unit is dead when it was idle
-for a pass over them; 2. the encoder has no bias, so that a dead unit is still positive on some images.
+MEASURED
+
+Differences from the authors' code: 1. one mean and one scale for all images (theirs: each input has norm 1); 2. no bias
+in the encoder: as x is centred, a dead unit's W_enc (x − b) is positive on some images, from which it can come back;
+3. columns are normalised after a step, their gradients are not projected; 4. a unit is dead when it was idle for a pass
+over the images (theirs: for millions of tokens); 5. b starts at 0; the rate falls along a cosine.
 """
 import json
 from pathlib import Path
@@ -26,7 +31,7 @@ import torch.nn.functional as F
 
 import common
 
-OF_THE_RUN = "dataset", "limit", "arch", "image_size", "min_scale", "jitter", "gray", "blur", "crop"  # its settings
+OF_THE_RUN = "dataset", "limit", "arch", "image_size", "min_scale", "jitter", "gray", "blur", "crop"  # taken over
 
 
 def top_k(a, k):
@@ -50,9 +55,10 @@ class SAE(nn.Module):
         self.W_dec = nn.Parameter(F.normalize(torch.randn(d, K), dim=0))
         self.W_enc = nn.Parameter(self.W_dec.detach().T.clone())  # (K, d)
         self.b = nn.Parameter(torch.zeros(d))
-        for name, value in dict(mean=torch.zeros(d), scale=torch.ones(()), threshold=torch.zeros(()),
-                                idle=torch.zeros(K)).items():  # idle: images since a unit was last active
-            self.register_buffer(name, value)
+        self.register_buffer("mean", torch.zeros(d))  # of h
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("threshold", torch.zeros(()))  # BatchTopK's
+        self.register_buffer("idle", torch.zeros(K))  # images since a unit was last active
 
     def standard(self, h):
         """h (N, d) → x (N, d)."""
@@ -62,18 +68,18 @@ class SAE(nn.Module):
         """x (N, d) → what the units compete with, (N, K)."""
         return (x - self.b) @ self.W_enc.T
 
+    def encode(self, x):
+        """x (N, d) → z (N, K), of a trained autoencoder."""
+        a = self.scores(x)
+        return a * (a > self.threshold) if self.batch_topk else top_k(a, self.k)
+
     def decode(self, z):
         """z (N, K) → x̂ (N, d)."""
         return z @ self.W_dec.T + self.b
 
-    def encode(self, h):
-        """h (N, d) → z (N, K)."""
-        a = self.scores(self.standard(h))
-        return a * (a > self.threshold) if self.batch_topk else top_k(a, self.k)
-
     def forward(self, images):
-        h = self.backbone(images)  # (N, d)
-        return h, self.encode(h.float())
+        h = self.backbone(images).float()  # (N, d)
+        return h, self.encode(self.standard(h))
 
     @torch.no_grad()
     def update(self, z, step):
@@ -81,19 +87,27 @@ class SAE(nn.Module):
         self.W_dec.copy_(F.normalize(self.W_dec, dim=0))
         self.idle.copy_(torch.where(z.any(0), 0, self.idle + len(z)))
         smallest = z.where(z > 0, torch.inf).amin()
+        smallest = torch.where(z.any(), smallest, self.threshold)
         self.threshold.lerp_(smallest, max(0.01, 1 / (step + 1)))  # a mean over the last hundred steps
 
 
 def sae_loss(sae, x, dead, weight):
-    """The loss of x (N, d), in shares of mean ‖x‖²; "unexplained", its first term; and z (N, K). dead (K,): units that
-    shall explain the error, d/2 of them at a time."""
+    """The loss of x (N, d), in shares of mean ‖x‖²; "unexplained", its first term; and z (N, K). dead (K,): the units
+    that shall come back."""
     a = sae.scores(x)  # (N, K)
     z = batch_top_k(a, sae.k) if sae.batch_topk else top_k(a, sae.k)
     e = x - sae.decode(z)  # (N, d)
     unexplained, rest = e.square().sum(1).mean(), e.detach()
-    revived = top_k(a.masked_fill(~dead, -torch.inf), min(len(dead), max(1, x.shape[1] // 2)))  # -inf becomes 0
+    revived = top_k(a.masked_fill(~dead, -torch.inf), min(len(dead), max(1, x.shape[1] // 2)))  # ReLU makes -inf 0
     auxiliary = (rest - revived @ sae.W_dec.T).square().sum() / rest.square().sum().clamp(min=1e-12)
     return unexplained + weight * dead.any() * auxiliary, unexplained, z
+
+
+@torch.no_grad()
+def representations(backbone, images, size, device):
+    """h (M, d) of images (M, 3, H, W) uint8, which are not augmented."""
+    backbone.eval()
+    return torch.cat([backbone(common.eval_view(part.to(device), size)).float() for part in images.split(500)])
 
 
 def network(args):
@@ -126,34 +140,42 @@ def parser():
 
 def inherit(args):
     """Complete the settings by those of the run whose features are taken: data and network. BadInput where none is."""
-    if not args.run or common.world() > 1:
-        raise common.BadInput("whose features? Give the folder of a finished run, and no torchrun")
+    if not args.run:
+        raise common.BadInput("whose features? Give the folder of a finished run")
+    folder = Path(args.resume or args.run)  # a run that goes on has them too
     try:
-        config = json.loads((Path(args.run) / "config.json").read_text())
+        config = json.loads((folder / "config.json").read_text())
         vars(args).update({key: config[key] for key in OF_THE_RUN}, data_root=args.data_root or config["data_root"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise common.BadInput(f"{args.run} is no run of an image method ({type(error).__name__}: {error})")
+        raise common.BadInput(f"{folder} is no run of an image method ({type(error).__name__}: {error})")
 
 
 def main(argv=None):
     args = parser().parse(argv)
     inherit(args)
+    if common.world() > 1:
+        raise common.BadInput("one process is enough: start it without torchrun")
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
     sae = network(args).to(args.device, memory_format=torch.channels_last)
+    begun = args.resume and (Path(args.resume) / "checkpoint.pt").exists()  # which has the backbone too
     try:
-        sae.backbone.load_state_dict(common.load_checkpoint(Path(args.run) / "backbone.pt"))
+        begun or sae.backbone.load_state_dict(common.load_checkpoint(Path(args.run) / "backbone.pt"))
     except (RuntimeError, TypeError) as error:
         raise common.BadInput(f"{args.run}/backbone.pt does not fit its config.json ({error})")
-    h, _ = common.features(sae, data.images, args.image_size, args.device)  # (M, d)
-    sae.mean.copy_(h.mean(0))
-    sae.scale.copy_((h - sae.mean).square().sum(1).mean().sqrt())
-    x, weights = sae.standard(h), [sae.W_enc, sae.W_dec, sae.b]
-    optimizer = torch.optim.Adam(weights, lr=args.lr, fused=True)
+    optimizer = torch.optim.Adam([sae.W_enc, sae.W_dec, sae.b], lr=args.lr, fused=True)
     run = common.Run(args)
+    done = run.restore(sae, optimizer)
+    h = representations(sae.backbone, data.images, args.image_size, args.device)  # (M, d)
+    if not begun:
+        sae.mean.copy_(h.mean(0))
+        sae.scale.copy_((h - sae.mean).square().sum(1).mean().sqrt())
+    if not sae.scale > 0:
+        raise common.BadInput(f"{args.run}: the features of all images are alike")
+    x = sae.standard(h)
 
-    for epoch in range(run.restore(sae, optimizer), args.epochs):  # from the first that is not done yet
+    for epoch in range(done, args.epochs):  # from the first that is not done yet
         run.seed(epoch)
         log, order = [], torch.randperm(len(x))[: steps * args.batch_size].view(steps, -1).to(x.device)
         for step, index in enumerate(order, epoch * steps):
@@ -171,10 +193,11 @@ def main(argv=None):
     with torch.no_grad():
         error = sae.scale.square() * (sae.standard(h) - sae.decode(z)).square().sum(1).mean()  # mean ‖h − ĥ‖²
         explained = 1 - error / (h - h.mean(0)).square().sum(1).mean()
-    dead = int((sae.idle >= len(x)).sum())
+        dead = int((sae.idle >= len(x)).sum())
     metrics |= dict(explained_variance=explained.item(), reconstruction_error=error.item(), dead_units=dead)
     run.finish(metrics, sae.backbone)
-    print(f"{explained:.1%} of the variance of h explained, mean ‖h − ĥ‖² {error:.4g}; {dead} units dead in training")
+    print(f"{explained:.1%} of the test images' variance of h explained, mean ‖h − ĥ‖² {error:.4g}; of the training\n"
+          f"images' last pass {dead} units are dead")
 
 
 if __name__ == "__main__":

@@ -604,7 +604,7 @@ def test_gates_are_thresholds_of_their_noise_kl_is_torchs_and_nothing_reaches_th
 
 
 # --------------------------------------------------------------------------------- lpjepa.py, sae.py, tools/sparsity.py
-def test_lpjepas_distance_leads_to_the_share_of_active_entries_that_mu_sets():
+def test_lpjepas_distance_leads_to_the_share_that_mu_sets_in_two_dimensions_and_does_not_see_it_in_256():
     u, z = torch.rand(200_000).double(), torch.rand(6, 4)
     tail = {"laplace": lambda x: 0.5 * math.exp(-x * math.sqrt(2)), "gaussian": lambda x: math.erfc(x / 2**0.5) / 2}
     for (noise, above), mu in itertools.product(tail.items(), (-2.5, -1.0, 0.0, 0.8)):
@@ -613,16 +613,19 @@ def test_lpjepas_distance_leads_to_the_share_of_active_entries_that_mu_sets():
         for least in (0, 0.5):
             assert abs((samples > least).double().mean() - lpjepa.expected_active(mu - least, noise)) < 0.005
     assert lpjepa.sliced_wasserstein(z, z[torch.randperm(6)], torch.randn(5, 4)) < 1e-12
-    for mu in (-1.5, -0.5, 0.5):  # a layer that nothing but the distance trains
-        layer = nn.Sequential(nn.Linear(8, 8), nn.ReLU())
-        optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
-        for _ in range(300):
-            samples = lpjepa.rectified_samples(torch.rand(200, 8), mu, "gaussian")
+    draw = lambda n, K, mu: lpjepa.rectified_samples(torch.rand(n, K), mu)
+    for mu in (-1.0, -0.5, 0.5):  # embeddings of two dimensions that nothing but the distance moves
+        optimizer = torch.optim.Adam([w := (2 * torch.rand(500, 2)).requires_grad_()], lr=0.02)
+        for _ in range(400):
             optimizer.zero_grad()
-            lpjepa.sliced_wasserstein(layer(torch.randn(200, 8)), samples, unit(torch.randn(64, 8))).backward()
+            lpjepa.sliced_wasserstein(w.relu(), draw(500, 2, mu), unit(torch.randn(16, 2))).backward()
             optimizer.step()
-        share = (layer(torch.randn(5000, 8)) > 0).float().mean().item()
-        assert share == pytest.approx(lpjepa.expected_active(mu, "gaussian"), abs=0.04), mu
+        assert (w > 0.05).float().mean().item() == pytest.approx(lpjepa.expected_active(mu - 0.05), abs=0.03)
+    half = lambda n, K: 2**0.5 * (torch.rand(n, K) < lpjepa.expected_active(-1.15) / 2)  # of equal mean and variance
+    for n, K, alike in (2000, 2, False), (256, 256, True):  # of many dimensions projections are nearly normal
+        target, v = draw(n, K, -1.15), unit(torch.randn(500, K))
+        wrong, right = (lpjepa.sliced_wasserstein(z, target, v) for z in (half(n, K), draw(n, K, -1.15)))
+        assert (wrong < 1.2 * right) == alike
 
 
 def test_autoencoders_keep_the_largest_and_find_planted_features_if_dead_units_are_revived():
@@ -674,8 +677,7 @@ def watched(s):  # train a setting; → the model at the end, and the views (a1,
 
 
 def test_sparse_data_and_settings_are_the_papers_the_fast_one_concludes_the_same_and_each_start_and_data_differ():
-    """Pr .1 and .2 give the authors the same data at d = 10; 100 · .14 is 14.000000000000002, with the ceiling 15."""
-    for d, beta, minus, plus in (10, 0.1, 1, 1), (10, 0.2, 1, 1), (10, 0.3, 2, 1), (100, 0.14, 8, 7):
+    for d, beta, minus, plus in (10, 0.1, 1, 1), (10, 0.2, 1, 1), (10, 0.3, 2, 1), (100, 0.14, 8, 7):  # 14.0…02: 15
         draw = lambda kind: sc.latents(kind, 20_000, d, beta, sc.generator(0, 0))
         counts = {-1: minus, 1: plus, 0: d - minus - plus}
         assert all(((draw("authors") == value).sum(0) == n).all() for value, n in counts.items())
@@ -742,8 +744,6 @@ def test_an_epoch_shows_masked_views_of_every_sample_but_the_last_of_simclr_whos
         neuron = max(cosines[r].tolist(), key=lambda row: row[j])
         expected = neuron[j], neuron[j] - max(neuron[:j] + neuron[j + 1 :])
         assert (best[r, j].item(), separation[r, j].item()) == pytest.approx(expected, abs=1e-6)
-    spread = sc.spread(torch.stack([torch.ones(16, 5000), torch.randn(16, 5000)]))
-    assert spread[0] < 1e-3 and spread[1] == pytest.approx(1, abs=0.02)
 
 
 @pytest.mark.parametrize("factors", [
@@ -751,15 +751,12 @@ def test_an_epoch_shows_masked_views_of_every_sample_but_the_last_of_simclr_whos
     dict(method="simclr", temperature=0.5, batch_norm="no"), dict(method="noncl", layers=2, train_bias="no", bias=0.2),
     dict(method="noncl"), dict(method="noncl", similarity="product", batch_norm="no", bias=0.1, train_bias="no"),
     dict(method="noncl", head="linear", normalise="rows"), dict(method="noncl", normalise="columns", warm=1.0),
-    dict(method="simsiam", head="mlp", normalise="rows"), dict(method="simsiam", head="linear"),
     dict(method="simsiam", head="mlp", batch_norm="affine", activation="authors"),
     dict(method="simsiam", similarity="product", head="linear", activation="relu", bias=0.1)])
-def test_training_is_the_plain_algorithm(factors):
-    """Two epochs of SGD written out for a replica in torch's functions: losses, stop-gradients, turns, projections."""
+def test_training_is_the_plain_algorithm(factors):  # two epochs of SGD for a replica, written out in torch's functions
     s = landscape(n=40, **factors)
     (end, views), (start, plain) = watched(s), (sc.build(s, sc.Data(s, "cpu")).requires_grad_() for _ in range(2))
     mlp, head, encoders = s.head == "mlp", plain["head"], [encoder for chain in plain["networks"] for encoder in chain]
-    assert all((encoder.b == s.bias).all() for encoder in encoders) and not any(b.any() for b in head[1:])
     def encode(i, h):  # h (K, B)
         for W in encoders[i].layers:
             h = W[0] @ h
@@ -1035,7 +1032,7 @@ def tiny(tmp_path_factory):  # flags of a run of a second, 3 epochs of 4 steps; 
 @pytest.fixture(scope="session")
 def whole(tiny, tmp_path_factory):  # a run of each method; → the folder of runs
     root = tmp_path_factory.mktemp("runs")
-    flags = dict(bayesncl="--gate gumbel --similarity ipw", sparsehead="--base byol")
+    flags = dict(bayesncl="--gate gumbel --similarity ipw", sparsehead="--base byol", lpjepa="--noise gaussian")
     for method in METHODS:
         inside(f"{method}.py {tiny} {flags.get(method, '')} --out", root / method)
     return root
@@ -1050,6 +1047,9 @@ def test_a_run_leaves_its_record_and_evaluation_gives_it_again_and_changes_no_we
     *epochs, last = lines(folder)
     assert [line["epoch"] for line in epochs] == [1, 2, 3] and {"loss", "spread", "act", "lr"} <= {*epochs[0]}
     assert last["event"] == "final" and {*common.COLUMNS.values(), "background_lp1"} <= {*last}
+    if method == "lpjepa":
+        assert epochs[0]["loss"] == pytest.approx(25 * epochs[0]["invariance"] + 125 * epochs[0]["distance"])
+        assert last["expected_act"] == lpjepa.expected_active(-1.15, "gaussian")
     common.resnet("resnet8", 16)[0].load_state_dict(torch.load(folder / "backbone.pt", weights_only=True), strict=True)
     with mock.patch.object(common, "evaluate", wraps=common.evaluate) as evaluate:
         inside(f"{method}.py --eval-only {checkpoint} --out", tmp_path / "again")
@@ -1135,7 +1135,7 @@ def test_captions_are_bags_of_words_and_name_dimensions_and_every_run_has_its_pa
 
 
 def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine_of_greedy_partners(whole, tmp_path):
-    flags = "--epochs 4 --units 40 --topk 4 --batch-size 60 --device cpu"
+    flags = "--epochs 4 --units 40 --topk 4 --batch-size 60 --checkpoint-every 1 --device cpu"
     for method in METHODS:
         inside(f"sae.py {flags}", whole / method, "--out", folder := tmp_path / f"{method}-sparsity-sae-4-seed1")
         args, model = robustness.load(folder)
@@ -1145,18 +1145,23 @@ def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine
         (*_, last), (*_, of_run) = lines(folder), lines(whole / method)
         assert last["reconstruction_error"] == pytest.approx(error, rel=1e-3)
         assert last["explained_variance"] == pytest.approx(1 - error / variance, rel=1e-3)
-        assert (last["lp1"], last["knn5"]) == (of_run["lp1"], of_run["knn5"]) and 0 < last["act"] < 0.101, method
-    inside("sae.py --resume", folder)  # is there, and is evaluated again
-    assert lines(folder)[-1] == last
+        assert (last["lp1"], last["knn5"]) == (of_run["lp1"], of_run["knn5"]) and 0.08 < last["act"] < 0.101, method
+    shutil.copytree(whole / method, source := tmp_path / "source")
+    end, stopped = common.Run.end_epoch, (f"sae.py {flags} --batch-topk", source, "--out", tmp_path / "stopped")
+    stop = lambda run, epoch, *more: end(run, epoch, *more) or epoch == 1 and 1 / 0
+    with mock.patch.object(common.Run, "end_epoch", stop):
+        pytest.raises(ZeroDivisionError, inside, *stopped)
+    shutil.rmtree(source)  # the checkpoint has the backbone
+    inside("sae.py --resume", tmp_path / "stopped")
     other = folder.with_name(folder.name.replace("seed1", "seed2"))
-    inside(f"sae.py {flags} --batch-topk --seed 2", whole / method, "--out", other)
+    inside(f"sae.py {flags} --batch-topk", whole / method, "--out", other)
+    assert lines(tmp_path / "stopped") == lines(other) != lines(folder)
     inside("sparsity.py", folder, other)
     for run in folder, other:
         (run / "dimensions.csv").write_text(look.dimensions(look.read_run(run)[1]))
-        found = report.record(run)
+        found, run = report.record(run), lines(run)[-1]
         assert 0 < found["stability_chance"] < found["stability"] < 1 and found["stability_seeds"] == 2
-        assert found["entries"] == pytest.approx(40 * found["act"], rel=1e-4)
-        assert found["dead_dims"] == pytest.approx(100 - 2.5 * found["live_dims"])
+        assert [found["entries"] / 40, 40 - 0.4 * found["dead_dims"]] == pytest.approx([run["act"], run["live_dims"]])
     inside("sparsity.py", folder, other, "--draw", tmp_path / "sparsity.png")
     b = torch.tensor([[2.0, 2], [1, 1.5], [0, 0]])  # the first is near to both, and has the nearer
     assert sparsity.partners(torch.eye(3), b).tolist() == pytest.approx([0.8**0.5, 0.6, 0])
@@ -1167,9 +1172,8 @@ def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine
 
 @pytest.mark.parametrize("command", [
     *VARIANTS, "simsiam.py --no-predictor --no-stop-grad --zero-init-residual --optimizer adam --lr 1e-3",
-    "simclr.py --head none --optimizer lars --blur 0.5 --crop bicubic", "bayesncl.py --gate logistic --optimizer sgd",
-    "ncl.py --activation softplus --limit 100 --warmup 1", "bayesncl.py --gate gumbel --gate-layers 3 --similarity ipw",
-    "sparsehead.py --base byol --head none --sparse-weight 0", "bayesncl.py --gate none --precision bf16 --head none",
+    "simclr.py --head none --optimizer lars --blur 0.5 --crop bicubic", "bayesncl.py --gate logistic --gate-layers 3",
+    "ncl.py --activation exp --limit 99 --head none --precision bf16", "bayesncl.py --gate none --warmup 1 --head none",
     "sparsehead.py --preset cifar10 --arch resnet8 --bias-lr 1e-3 --prox", "bayesncl.py --gate soft --head linear",
     "lpjepa.py --noise gaussian --preset default --arch resnet20 --batch-size 40", "simclr.py --dataset unlabelled"])
 def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, command):
@@ -1182,31 +1186,30 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
 
 
 @pytest.mark.parametrize("command,message", {
-    "simclr.py --no-such-flag": "unrecognized arguments", "ncl.py --activation tanh": "invalid choice: 'tanh'",
+    "simclr.py --device tpu": "--device tpu is not there", "simclr.py --no-such-flag": "unrecognized arguments",
+    "ncl.py --activation tanh": "invalid choice: 'tanh'", "robustness.py .": "is not a run of an image method",
     "simclr.py --blur 1.5": "1.5; it must be ≥ 0 and ≤ 1", "simclr.py --lr nan": "nan; it must be > 0 and < inf",
-    "simclr.py --epochs many": "invalid int value: 'many'", "simclr.py --batch-size 241": "241: at most 240 images",
-    "simclr.py --device tpu": "--device tpu is not there", "simclr.py --out {ncl}": "is taken",
-    "ncl.py --topk 300": "embedding has 256 dimensions", "sparsehead.py --head none": "--head none has no linear layer",
-    "sparsehead.py --base wmse": "to divide --batch-size 60", "robustness.py .": "is not a run of an image method",
+    "mmncl.py --dataset unlabelled": "lacks captions_train and", "simclr.py --epochs many": "invalid int value: 'many'",
+    "sae.py {ncl} --batch-size 300": "300: at most 240 images", "simclr.py --batch-size 241": "241: at most 240 images",
+    "simclr.py --resume {simclr} --lr 0.5": "--lr 0.5 contradicts the run's 0.003", "simclr.py --out {ncl}": "is taken",
+    "sparsehead.py --head none": "--head none has no linear layer", "ncl.py --topk 300": "embedding has 256 dimensions",
+    "sparsehead.py --base wmse": "to divide --batch-size 60", "sparse_coding.py --keep 0.5 1.2": "keep: 1.2; it must",
     "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "must be above K = 20", "finetune.py .": "is not a run",
-    "nce.py --dataset unlabelled": "has 0 classes", "nce.py --loss ce --weights non-negative": "belongs to --loss nce",
-    "mmncl.py --classes {ncl}/metrics.jsonl": "4 classes; tiny has 10", "mmncl.py --classes {ncl}/no": "No such file",
-    "mmncl.py --dataset unlabelled": "lacks captions_train and", "simclr.py --resume nowhere": "nowhere is no run",
-    "ncl.py --resume {ncl} --epochs 2": "has trained 3 already", "ncl.py --resume {ncl} --out no": "it without --out",
-    "simclr.py --resume {simclr} --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
-    "simclr.py --resume .": "an older version made it", "ncl.py --eval-only {simclr}/checkpoint.pt": "another program",
+    "nce.py --loss ce --weights non-negative": "belongs to --loss nce", "nce.py --dataset unlabelled": "has 0 classes",
+    "mmncl.py --classes {ncl}/metrics.jsonl": "4 classes; tiny has 10", "sparsity.py {ncl}": "takes two seeds or more",
+    "sae.py {ncl} --resume {ncl}": "another program", "mmncl.py --classes {ncl}/no": "No such file",
+    "theory_gate.py {simclr}": "give runs of ncl.py and bayesncl.py", "simclr.py --resume nowhere": "nowhere is no run",
+    "ncl.py --resume {ncl} --epochs 2": "has trained 3 already", "finetune.py {ncl} --labels 1.1": "1.1 is not a share",
+    "ncl.py --resume {ncl} --out no": "it without --out", "finetune.py {ncl} --lr 1 2": "--lr has 2 values",
+    "ncl.py --eval-only {simclr}/checkpoint.pt": "another program", "simclr.py --resume .": "an older version made it",
     "simclr.py --eval-only {simclr}/checkpoint.pt --head-out 32": "does not fit these settings",
-    "ncl.py --eval-only checkpoint.pt": "cannot be read as", "sparse_coding.py --keep 0.5 1.2": "keep: 1.2; it must",
-    "sae.py --epochs 1": "whose features?", "sae.py .": "is no run of an image method",
-    "sae.py {ncl} --batch-size 60 --topk 300": "300: there are 256 units",
-    "sae.py {ncl} --batch-size 300": "300: at most 240 images", "sae.py {ncl} --resume {ncl}": "another program",
-    "sparsity.py {ncl}": "takes two seeds or more", "sparsity.py {ncl} --draw no.png": "none of these folders",
-    "sparse_coding.py --d 60": "--p is 50", "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active",
+    "sparsity.py {ncl} --draw no.png": "none of these folders", "ncl.py --eval-only checkpoint.pt": "cannot be read as",
+    "sae.py {ncl} --batch-size 60 --topk 300": "300: there are 256 units", "sae.py --epochs 1": "whose features?",
+    "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; tiny has 10", "sae.py .": "is no run of an image method",
+    "sparse_coding.py --d 60": "--p is 50", "look.py .": "not the folder of a run",
+    "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active", "words.py {ncl}": "no text.npz of a run",
     "sparse_coding.py --experiment fig1 --activation authors": "--activation authors is srelu with --batch-norm no",
-    "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30": "the loss is not finite in epoch 1",
-    "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; tiny has 10", "look.py .": "not the folder of a run",
-    "finetune.py {ncl} --labels 1.1": "1.1 is not a share", "finetune.py {ncl} --lr 1 2": "--lr has 2 values",
-    "words.py {ncl}": "no text.npz of a run", "theory_gate.py {simclr}": "give runs of ncl.py and bayesncl.py"}.items())
+    "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30": "the loss is not finite in epoch 1"}.items())
 def test_what_cannot_be_used_is_refused_in_one_line(whole, tiny, tmp_path, monkeypatch, command, message):
     monkeypatch.chdir(tmp_path)
     bomb = type("Bomb", (), {"__reduce__": lambda self: (os.mkdir, ("went-off",))})()
@@ -1260,8 +1263,7 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
         assert "φ" in at("class=1") and page.locator(".runs > div").count() == 2
         for address in "image=99 image=100 dim=x dim=<b>&sort=__proto__&run=7 class=99 all&run=1&label=1".split():
             assert len(at(address, 400)) > 10
-        assert not dead or f"{dead[0]['dimension']:.0f} is dead" in at(f"dim={dead[0]['dimension']:.0f}")
-        at("image=7")
+            at("image=7")
         rgb = page.eval_on_selector("canvas", "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]")
         assert np.mean(rgb[::4]) == pytest.approx(shapes.draw(240, 100)["x_test"][7, 0].mean(), abs=3)  # red
     assert {*noise} == {url for url in noise if str(url).startswith("file:")}
@@ -1349,8 +1351,7 @@ def test_damage_and_nan_leave_what_was_there_and_two_processes_train_as_one(whol
 @pytest.mark.parametrize("command", [*VARIANTS, "bayesncl.py --gate gumbel --similarity ipw --optimizer lars --blur 1"])
 def test_nothing_is_read_back_within_an_epoch(tiny, tmp_path, monkeypatch, command):
     class HostReads(torch.utils._python_dispatch.TorchDispatchMode):
-        """Counts what would make a GPU wait: values that Python reads, and shapes that depend on values."""
-        count = 0
+        count = 0  # of what would make a GPU wait: values that Python reads, and shapes that depend on values
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             name = function.overloadpacket.__name__
             self.count += name in ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal")
@@ -1377,9 +1378,8 @@ def gate(folder, floors):  # a run's numbers, which reach their floors
 
 
 def test_gate_a_short_training_tells_the_methods_apart(tmp_path):
-    """Ten epochs at 16 pixels. In brackets: seeds 1 to 4; the best of untrained networks."""
     short, sparse = "--image-size 16 --epochs 10 --device cpu --out".split(), dict(lp1=43, background_cons=72)
-    floors = dict(simclr=dict(lp1=43), ncl=sparse, bayesncl=sparse)  # (48 to 55, 80 to 86; 38, 58)
+    floors = dict(simclr=dict(lp1=43), ncl=sparse, bayesncl=sparse)  # (48 to 55, 80 to 86; untrained: 38, 58)
     side_by_side(*[[f"{method}.py", *short, tmp_path / method] for method in floors])
     cl, ungated, gated = (gate(tmp_path / method, floors[method]) for method in floors)
     assert gated["act"] < ungated["act"] < 0.35 and 80 < gated["live_dims"] < ungated["live_dims"]

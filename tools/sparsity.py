@@ -1,16 +1,17 @@
 """Is sparsity better built in or added afterwards? Methods at equal numbers of active entries per image.
 
-    python tools/study.py shapes-sparsity cifar10-cpu-sparsity    the runs, of five and three seeds: five hours, 2 cores
-    python tools/sparsity.py runs/shapes-sparsity-*               stability over seeds, stability.json in each folder
+    python tools/study.py shapes-sparsity                the runs, five seeds: two hours on two cores
+    python tools/sparsity.py runs/shapes-sparsity-*      stability over seeds, stability.json in each folder
     python tools/sparsity.py results/*-sparsity-* --draw assets/sparsity.png     each metric over active entries
 
 SimCLR with a TopK autoencoder on its features (sae.py), NCL, NCL + TopK, BayesNCL and Rectified LpJEPA, each brought
 to about 2, 4, 8, 16 and 32 active entries by its own knob, KNOBS. NCL has no other knob than its number of dimensions,
 of which about an eighth is active on an image; the others have 256, "sae-narrow" as many as NCL.
 
-Stability: of each dimension that is live in one run, the cosine of its activations on the test images with those of its
-partner in a run of another seed, where the pair with the largest cosine is made first; mean over dimensions (0: none is
-left) and over the other seeds. By chance: the same with the images of the other run in random order.
+Stability: of each dimension that is live in one run, the cosine of its activations (of normalised embeddings, absolute)
+on the test images with those of its partner in a run of another seed, where the pair with the largest cosine is made
+first; mean over dimensions (0: no partner is left, as where a run has more live ones) and over the other seeds. By
+chance: the same with the images of the other run in random order. An autoencoder's seeds are of different backbones.
 """
 import argparse
 import json
@@ -39,11 +40,6 @@ KNOBS = {  # data: method: what sets the number of its active entries, by LEVELS
         "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
         "bayesncl": [f"--prior {rho} --kl-weight {weight}" for rho, weight in (
             (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.5, 3e-4), (0.95, 3e-2))],
-        "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]},
-    "cifar10-cpu": ALIKE | {
-        "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
-        "bayesncl": [f"--prior {rho} --kl-weight {weight}" for rho, weight in (
-            (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.5, 3e-4), (0.95, 3e-2))],
         "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]}}
 SHOWN = {"lp1_embedding": "linear probe on z, %", "knn5_embedding": "5-NN on z, %", "cons": "Cons., %",
          "adjusted": "adjusted Cons., %", "mono": "MonoScore", "dead_dims": "dead dimensions, %",
@@ -51,14 +47,14 @@ SHOWN = {"lp1_embedding": "linear probe on z, %", "knn5_embedding": "5-NN on z, 
 
 
 def by_rows(of_method: dict[str, str | list[str]]) -> dict[str, str]:
-    """What each method has, once or by LEVELS → the same by rows, <method>-<level>, level by level."""
+    """{method: flags, or flags by LEVELS} → {"<method>-<level>": flags}, level by level."""
     return {f"{method}-{level}": text if isinstance(text, str) else text[i]
             for i, level in enumerate(LEVELS) for method, text in of_method.items()}
 
 
 def study(data: str, flags: str, seeds: list[int]) -> tuple[str, dict, dict]:
-    """What study.py's STUDIES says of a study: flags of all runs, row → seeds, row → its own flags. An autoencoder has
-    its settings from SimCLR's run, so that these are no flags of all."""
+    """What study.py's STUDIES says of a study: flags of all runs, row → seeds, row → its own flags. `flags` go to all
+    rows but autoencoders, which have the settings of SimCLR's run."""
     own = {"simclr": flags} | by_rows({method: knobs if "sae" in method else [f"{flags} {knob}" for knob in knobs]
                                        for method, knobs in KNOBS[data].items()})
     return "", dict.fromkeys(own, seeds), own
@@ -84,7 +80,7 @@ def stability(seeds: list[Tensor]) -> list[dict[str, float]]:
     found = []
     for e in live:
         others = [other for other in live if other is not e]
-        means = {key: float(np.mean([partners(e, other[rows]).mean().item() for other in others]))
+        means = {key: float(np.mean([partners(e, other[rows]).sum().item() / max(1, e.shape[1]) for other in others]))
                  for key, rows in (("stability", slice(None)), ("stability_chance", order))}
         found.append(means | {"stability_seeds": len(seeds)})
     return found
@@ -101,7 +97,7 @@ def by_row(folders: list[Path]) -> dict[str, list[Path]]:
 def measure(folders: list[Path]) -> None:
     """Write stability.json of runs, and where a run is on record, there too; print a table."""
     table = [["runs", "seeds", "stability", "by chance"]]
-    for name, runs in by_row(folders).items():
+    for name, runs in by_row([folder for folder in folders if not folder.is_file()]).items():  # logs lie beside runs
         read = [look.read_run(folder) for folder in runs]
         if len(runs) < 2 or len({(config["dataset"], len(arrays["z"])) for config, arrays in read}) > 1:
             raise common.BadInput(f"{name}: stability takes two seeds or more on the same test images")
@@ -127,6 +123,8 @@ def draw(folders: list[Path], path: str) -> None:
         kind = re.fullmatch(r"(.*)-sparsity-(.*)-\d+", name)
         if kind and kind[2] in METHODS:
             records = [report.record(folder) for folder in runs]
+            if not all("stability" in record and "entries" in record for record in records):
+                raise common.BadInput(f"{name}: a record lacks stability.json or dimensions.csv")
             found.setdefault(kind[1], {}).setdefault(kind[2], []).append(
                 {key: [r[key] for r in records if key in r] for key in ("entries", "stability_chance", *SHOWN)})
     if not found:

@@ -84,11 +84,9 @@ STUDIES = {
     "shapes-bases": ("", dict.fromkeys(BASES, [1, 2, 3]), {}), "shapes-grid": ("", dict.fromkeys(GRID, [1, 2, 3]), {}),
     "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]), {"bayesncl": BAYES}),
     "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
-    "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
     "cifar10-cpu-page": (CPU, {"simclr": [1], "ncl": [1]}, {}), "shapes-transfer": ("", dict.fromkeys(FOUR, SEEDS), {}),
     "cifar10-cpu-transfer": (f"{CPU} --limit 10000", dict.fromkeys(FOUR, [1, 2, 3]), {"bayesncl": BAYES}),
     "shapes-sparsity": sparsity.study("shapes", "", SEEDS),
-    "cifar10-cpu-sparsity": sparsity.study("cifar10-cpu", f"{CPU} --limit 10000", [1, 2, 3]),
     **{data: (f"--dataset {data} --epochs 200", AT_200, {}) for data in ("cifar10", "cifar100")},
 }
 
@@ -152,7 +150,8 @@ def record_all(runs: dict[str, list[list[str]]], jobs: int, device: str, data_ro
     running, well, left = {}, True, {name: [*commands] for name, commands in runs.items()}
     try:
         while waiting or running:
-            while waiting and len(running) < jobs and time.monotonic() < end:
+            while waiting and len(running) < jobs and time.monotonic() < end and (
+                    "-sae-" not in waiting[0] or all("-sae-" in name for name in running)):  # whose features it takes
                 name = waiting.pop(0)
                 running[name] = start(name, left[name].pop(0), device, data_root)
             time.sleep(0.1)
