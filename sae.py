@@ -110,6 +110,14 @@ def representations(backbone, images, size, device):
     return torch.cat([backbone(common.eval_view(part.to(device), size)).float() for part in images.split(500)])
 
 
+@torch.no_grad()
+def reconstruction(sae, h, z):
+    """How well codes z (N, K) tell h (N, d): the share of its variance, and mean ‖h − ĥ‖²."""
+    error = sae.scale.square() * (sae.standard(h) - sae.decode(z)).square().sum(1).mean()
+    explained = 1 - error / (h - h.mean(0)).square().sum(1).mean()
+    return {"explained_variance": explained.item(), "reconstruction_error": error.item()}
+
+
 def network(args):
     """The model that the settings of a run describe."""
     backbone, d = common.resnet(args.arch, args.image_size)
@@ -190,14 +198,10 @@ def main(argv=None):
             log.append(dict(loss=loss.detach(), unexplained=unexplained.detach(), dead=dead.float().mean()))
         run.end_epoch(epoch, log, sae, optimizer)
     metrics, h, z = common.evaluate(run, data, sae)
-    with torch.no_grad():
-        error = sae.scale.square() * (sae.standard(h) - sae.decode(z)).square().sum(1).mean()  # mean ‖h − ĥ‖²
-        explained = 1 - error / (h - h.mean(0)).square().sum(1).mean()
-        dead = int((sae.idle >= len(x)).sum())
-    metrics |= dict(explained_variance=explained.item(), reconstruction_error=error.item(), dead_units=dead)
+    metrics |= reconstruction(sae, h, z) | {"dead_units": int((sae.idle >= len(x)).sum())}
     run.finish(metrics, sae.backbone)
-    print(f"{explained:.1%} of the test images' variance of h explained, mean ‖h − ĥ‖² {error:.4g}; of the training\n"
-          f"images' last pass {dead} units are dead")
+    print("{explained_variance:.1%} of the variance of h explained, mean ‖h − ĥ‖² {reconstruction_error:.4g}; "
+          "{dead_units} units were idle in the last pass over the training images".format_map(metrics))
 
 
 if __name__ == "__main__":
