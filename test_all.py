@@ -1156,7 +1156,7 @@ def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine
     other = folder.with_name(folder.name.replace("seed1", "seed2"))
     inside(f"sae.py {flags} --batch-topk", whole / method, "--out", other)
     assert lines(tmp_path / "stopped") == lines(other) != lines(folder)
-    inside("sparsity.py", folder, other)
+    inside("sparsity.py", folder, other, *[whole / "simclr"] * 2)  # whose representation MonoScore is by
     for run in folder, other:
         (run / "dimensions.csv").write_text(look.dimensions(look.read_run(run)[1]))
         found, run = report.record(run), lines(run)[-1]
@@ -1455,7 +1455,7 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
     assert common.table("bayesncl", lines(HERE / "results" / "shapes-bayesncl-seed1-two-threads")[-1]) in readme
     ours = {Path(name).stem for name in PYTHON}
     assert {getattr(module, "EPS", 1e-2) for module in METHODS.values()} == {1e-2}
-    for method, module in METHODS.items():
+    for method, module in (METHODS | {"sae": sae}).items():
         text, flags = PYTHON[f"{method}.py"], {action.dest for action in module.parser()._actions} - {"help"}
         assert ours & {*re.findall(r"^ *(?:from|import) (\w+)", text, re.M)} == {"common"}, method
         read = re.findall(r'\bargs\.(\w+)|known(?:\[|\.get\()"(\w+)"', text + PYTHON["common.py"])

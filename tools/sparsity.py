@@ -12,6 +12,7 @@ Stability: of each dimension that is live in one run, the cosine of its activati
 on the test images with those of its partner in a run of another seed, where the pair with the largest cosine is made
 first; mean over dimensions (0: no partner is left, as where a run has more live ones) and over the other seeds. By
 chance: the same with the images of the other run in random order. An autoencoder's seeds are of different backbones.
+MonoScore is by one network for all: that of SimCLR's run of the next seed, if SimCLR's runs are given too.
 """
 import argparse
 import json
@@ -42,7 +43,7 @@ KNOBS = {  # data: method: what sets the number of its active entries, by LEVELS
             (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.5, 3e-4), (0.95, 3e-2))],
         "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]}}
 SHOWN = {"lp1_embedding": "linear probe on z, %", "knn5_embedding": "5-NN on z, %", "cons": "Cons., %",
-         "adjusted": "adjusted Cons., %", "mono": "MonoScore", "dead_dims": "dead dimensions, %",
+         "adjusted": "adjusted Cons., %", "mono_by_simclr": "MonoScore", "dead_dims": "dead dimensions, %",
          "stability": "stability"}
 
 
@@ -96,18 +97,24 @@ def by_row(folders: list[Path]) -> dict[str, list[Path]]:
 
 def measure(folders: list[Path]) -> None:
     """Write stability.json of runs, and where a run is on record, there too; print a table."""
-    table = [["runs", "seeds", "stability", "by chance"]]
-    for name, runs in by_row([folder for folder in folders if not folder.is_file()]).items():  # logs lie beside runs
+    table = [["runs", "seeds", "stability", "by chance", "MonoScore"]]
+    rows = by_row([folder for folder in folders if not folder.is_file()])  # logs lie beside runs
+    judges = [look.read_run(folder)[1]["h"] for name in rows if name.endswith("simclr") for folder in rows[name]]
+    for name, runs in rows.items():
         read = [look.read_run(folder) for folder in runs]
         if len(runs) < 2 or len({(config["dataset"], len(arrays["z"])) for config, arrays in read}) > 1:
             raise common.BadInput(f"{name}: stability takes two seeds or more on the same test images")
         found = stability([arrays["z"] for _, arrays in read])
-        for folder, numbers in zip(runs, found):
+        for i, (folder, (_, arrays)) in enumerate(zip(runs, read)):
+            if judges:
+                mono = common.mono_score(F.normalize(arrays["z"]).abs(), judges[(i + 1) % len(judges)])
+                found[i]["mono_by_simclr"] = mono[mono.isfinite()].mean().item()
             for place in {folder, report.RESULTS / folder.resolve().name}:
                 if place.exists():
                     with common.replacing(place / "stability.json") as file:
-                        file.write(json.dumps(numbers).encode() + b"\n")
-        means = [np.mean([numbers[key] for numbers in found]) for key in ("stability", "stability_chance")]
+                        file.write(json.dumps(found[i]).encode() + b"\n")
+        means = [np.mean([numbers.get(key, np.nan) for numbers in found])
+                 for key in ("stability", "stability_chance", "mono_by_simclr")]
         table.append([name, str(len(runs)), *(f"{mean:.3f}" for mean in means)])
     print(common.markdown(table))
 
@@ -123,8 +130,8 @@ def draw(folders: list[Path], path: str) -> None:
         kind = re.fullmatch(r"(.*)-sparsity-(.*)-\d+", name)
         if kind and kind[2] in METHODS:
             records = [report.record(folder) for folder in runs]
-            if not all("stability" in record and "entries" in record for record in records):
-                raise common.BadInput(f"{name}: a record lacks stability.json or dimensions.csv")
+            if not all("mono_by_simclr" in record and "entries" in record for record in records):
+                raise common.BadInput(f"{name}: a record lacks dimensions.csv, or what this program measures of runs")
             found.setdefault(kind[1], {}).setdefault(kind[2], []).append(
                 {key: [r[key] for r in records if key in r] for key in ("entries", "stability_chance", *SHOWN)})
     if not found:
