@@ -44,7 +44,7 @@ KNOBS = {  # data: method: what sets the number of its active entries, by LEVELS
         "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]}}
 SHOWN = {"lp1_embedding": "linear probe on z, %", "knn5_embedding": "5-NN on z, %", "cons": "Cons., %",
          "adjusted": "adjusted Cons., %", "mono_by_simclr": "MonoScore", "dead_dims": "dead dimensions, %",
-         "stability": "stability"}
+         "stability": "stability (dotted: by chance)"}
 
 
 def by_rows(of_method: dict[str, str | list[str]]) -> dict[str, str]:
@@ -120,7 +120,7 @@ def measure(folders: list[Path]) -> None:
 
 
 def draw(folders: list[Path], path: str) -> None:
-    """SHOWN over active entries per image: a row of panels a data set, a line a method, mean ± std of its seeds."""
+    """SHOWN over active entries per image: two rows of panels a data set, a line a method, mean ± std of its seeds."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
@@ -136,25 +136,24 @@ def draw(folders: list[Path], path: str) -> None:
                 {key: [r[key] for r in records if key in r] for key in ("entries", "stability_chance", *SHOWN)})
     if not found:
         raise common.BadInput("none of these folders is a record of a study of sparsity")
-    figure, panels = plt.subplots(len(found), len(SHOWN), figsize=(19, 2.7 * len(found)), squeeze=False,
-                                  layout="constrained")
-    for line, (dataset, methods) in zip(panels, found.items()):
-        for panel, (key, title) in zip(line, SHOWN.items()):
+    figure, axes = plt.subplots(2 * len(found), 4, figsize=(12, 4.6 * len(found)), layout="constrained")
+    for i, (dataset, methods) in enumerate(found.items()):
+        *panels, last = axes[2 * i : 2 * i + 2].flatten()
+        for panel, (key, title) in zip(panels, SHOWN.items()):
             for colour, method in enumerate(METHODS):
                 points = sorted(methods.get(method, []), key=lambda point: np.mean(point["entries"]))
                 x = [np.mean(point["entries"]) for point in points]
                 mean, std = (np.array([f(point[key]) for point in points]) for f in (np.mean, np.std))
                 style = ".--" if method == "sae-narrow" else ".-"
                 panel.plot(x, mean, style, color=f"C{colour}", label=METHODS[method])
-                panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.15)
+                panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.12)
                 if key == "stability":
                     panel.plot(x, [np.mean(point["stability_chance"]) for point in points], ":", color=f"C{colour}")
             panel.set(xscale="log", title=title, xticks=LEVELS, xticklabels=LEVELS)
             panel.minorticks_off()
-        line[0].set_ylabel(dataset)
-        line[len(SHOWN) // 2].set_xlabel("active entries per image")
-    labels = panels[0, 0].get_legend_handles_labels()
-    figure.legend(*labels, loc="outside lower center", ncols=len(METHODS), frameon=False)
+        last.legend(*panels[0].get_legend_handles_labels(), title=f"{dataset}, over active entries per image",
+                    loc="center", frameon=False)
+        last.set_axis_off()
     figure.savefig(path, dpi=80)
 
 
