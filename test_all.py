@@ -1250,9 +1250,9 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
             page.select_option("#sort", key)
             value = {row["dimension"]: sign * row[key] for row in live}
             assert [value[k] for k in shown()] == sorted(value.values()), key
-        page.fill("#find", "act>10 cons > 15")
+        page.fill("#find", "act>10.5 cons > 15.1")
         page.wait_for_timeout(300)
-        assert {*shown()} == {row["dimension"] for row in live if row["act"] > 0.1 and row["cons"] > 0.15}
+        assert {*shown()} == {row["dimension"] for row in live if row["act"] > 0.105 and row["cons"] > 0.151}
         k, n = int(live[0]["dimension"]), round(100 * live[0]["act"])  # of 100 images
         assert f"Dimension {k}\n" in at(f"dim={k}") and evil in page.inner_text(".bars")
         assert page.locator(".pics a").count() == min(48, n) + 2 * min(40, n)
