@@ -41,7 +41,7 @@ COLUMNS = {  # heading: numbers of a record, {key:format}
         "clean", "corrupted", "noise", "blur", "contrast", "brightness", "pixelation", "jpeg", "reversed", "unseen",
         "paired_as_trained", "paired")},
     **{f"{100 * share:g} %{kind}": f"{{{key}_{share}_top1:.1f}}" for share in (0.01, 0.1, 1.0)
-       for kind, key in (("", "finetune"), (" from scratch", "scratch"))}, "MonoScore by SimCLR": "{mono_by_simclr:.3f}",
+       for kind, key in (("", "finetune"), (" from scratch", "scratch"))}, "MonoScore by SimCLR": "{mono_simclr:.3f}",
     **{f"≥ {100 * share:g} %": f"{{cons_{share}:.1f}}" for share in common.SHARES}, "aimed at": "{expected_act:.3f}",
     **{name: f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}" for name in shapes.BACKGROUNDS},
     **{f"{label}, {kind} {m}": f"{{{key}_{kind}_{m}:.1f}}" for label, key in (("P@10", "p_at_10"), ("LP@1", "lp1"))

@@ -43,7 +43,7 @@ KNOBS = {  # data: method: what sets the number of its active entries, by LEVELS
             (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.5, 3e-4), (0.95, 3e-2))],
         "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]}}
 SHOWN = {"lp1_embedding": "linear probe on z, %", "knn5_embedding": "5-NN on z, %", "cons": "Cons., %",
-         "adjusted": "adjusted Cons., %", "mono_by_simclr": "MonoScore", "dead_dims": "dead dimensions, %",
+         "adjusted": "adjusted Cons., %", "mono_simclr": "MonoScore", "dead_dims": "dead dimensions, %",
          "stability": "stability (dotted: by chance)"}
 
 
@@ -108,13 +108,13 @@ def measure(folders: list[Path]) -> None:
         for i, (folder, (_, arrays)) in enumerate(zip(runs, read)):
             if judges:
                 mono = common.mono_score(F.normalize(arrays["z"]).abs(), judges[(i + 1) % len(judges)])
-                found[i]["mono_by_simclr"] = mono[mono.isfinite()].mean().item()
+                found[i]["mono_simclr"] = mono[mono.isfinite()].mean().item()
             for place in {folder, report.RESULTS / folder.resolve().name}:
                 if place.exists():
                     with common.replacing(place / "stability.json") as file:
                         file.write(json.dumps(found[i]).encode() + b"\n")
         means = [np.mean([numbers.get(key, np.nan) for numbers in found])
-                 for key in ("stability", "stability_chance", "mono_by_simclr")]
+                 for key in ("stability", "stability_chance", "mono_simclr")]
         table.append([name, str(len(runs)), *(f"{mean:.3f}" for mean in means)])
     print(common.markdown(table))
 
@@ -130,7 +130,7 @@ def draw(folders: list[Path], path: str) -> None:
         kind = re.fullmatch(r"(.*)-sparsity-(.*)-\d+", name)
         if kind and kind[2] in METHODS:
             records = [report.record(folder) for folder in runs]
-            if not all("mono_by_simclr" in record and "entries" in record for record in records):
+            if not all("mono_simclr" in record and "entries" in record for record in records):
                 raise common.BadInput(f"{name}: a record lacks dimensions.csv, or what this program measures of runs")
             found.setdefault(kind[1], {}).setdefault(kind[2], []).append(
                 {key: [r[key] for r in records if key in r] for key in ("entries", "stability_chance", *SHOWN)})
