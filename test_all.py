@@ -1240,7 +1240,7 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
         def at(address, width=1400):
             page.set_viewport_size(dict(width=width, height=900))
             page.goto(f"{(folder / 'look.html').as_uri()}#{address}")
-            page.wait_for_timeout(300)  # functions that wait are strings, which the page's policy forbids
+            page.wait_for_timeout(800)  # functions that wait are strings, which the page's policy forbids
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
             return page.inner_text("main")
         shown = lambda: [int(k) for k in page.eval_on_selector_all(".card", "cards => cards.map(c => c.dataset.k)")]
@@ -1251,7 +1251,7 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
             value = {row["dimension"]: sign * row[key] for row in live}
             assert [value[k] for k in shown()] == sorted(value.values()), key
         page.fill("#find", "act>10.5 cons > 15.1")
-        page.wait_for_timeout(300)
+        page.wait_for_timeout(800)
         assert {*shown()} == {row["dimension"] for row in live if row["act"] > 0.105 and row["cons"] > 0.151}
         k, n = int(live[0]["dimension"]), round(100 * live[0]["act"])  # of 100 images
         assert f"Dimension {k}\n" in at(f"dim={k}") and evil in page.inner_text(".bars")
