@@ -15,7 +15,7 @@ Maximum-Entropy Representations", ICML 2026, arXiv 2602.01456. The recipe is tha
     python lpjepa.py --dataset cifar100                  the authors' recipe, 1000 epochs, which we have not run
 
 Measured with the first command (results/shapes-sparsity-lpjepa-16-seed*): linear probe 68.3 ± 1.3 %, 5.3 % of the
-entries active (mean ± std of seeds 1 to 4; 15 epochs in two minutes on one thread of an Intel Xeon with AMX, bf16,
+entries active (mean ± std of seeds 1 to 4; 15 epochs in 119 to 138 s on one thread of an Intel Xeon, bf16,
 torch 2.15, 2026-11-22).
 
 Differences from the authors' code: common.py's, and 1. no solarisation (theirs: a tenth of the views), one strength of

@@ -125,7 +125,7 @@ def draw(folders: list[Path], path: str) -> None:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise common.BadInput(f"--draw needs matplotlib ({error})")
-    found = {}  # data set → method → [(active, std, {metric: (mean, std)})]
+    found = {}  # data set → method → a {metric: its values, one a seed} for each level
     for name, runs in by_row(folders).items():
         kind = re.fullmatch(r"(.*)-sparsity-(.*)-\d+", name)
         if kind and kind[2] in METHODS:
@@ -143,7 +143,8 @@ def draw(folders: list[Path], path: str) -> None:
             for colour, method in enumerate(METHODS):
                 points = sorted(methods.get(method, []), key=lambda point: np.mean(point["entries"]))
                 x = [np.mean(point["entries"]) for point in points]
-                mean, std = (np.array([f(point[key]) for point in points]) for f in (np.mean, np.std))
+                mean = np.array([np.mean(point[key]) for point in points])
+                std = np.array([np.std(point[key], ddof=min(1, len(point[key]) - 1)) for point in points])
                 style = ".--" if method == "sae-narrow" else ".-"
                 panel.plot(x, mean, style, color=f"C{colour}", label=METHODS[method])
                 panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.12)
