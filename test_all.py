@@ -1244,7 +1244,7 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
             return page.inner_text("main")
         shown = lambda: [int(k) for k in page.eval_on_selector_all(".card", "cards => cards.map(c => c.dataset.k)")]
-        assert all(f"{last[key]:.1f} %" in at("all") for key in ("cons", "adjusted", "lp1"))
+        assert all(f"{round(last[key], 1) + 0:.1f} %" in at("all") for key in ("cons", "adjusted", "lp1"))  # no -0.0
         assert len(shown()) == len(live) == last["live_dims"] and f"{len(dead)} dead" in page.inner_text("main")
         for key, sign in dict(bits=-1, cons=-1, entropy=1, act=-1, mean=-1).items():
             page.select_option("#sort", key)
