@@ -53,11 +53,13 @@ def by_rows(of_method: dict[str, str | list[str]]) -> dict[str, str]:
             for i, level in enumerate(LEVELS) for method, text in of_method.items()}
 
 
-def study(data: str, flags: str, seeds: list[int]) -> tuple[str, dict, dict]:
+def study(data: str, flags: str, seeds: list[int], contrastive: str = "") -> tuple[str, dict, dict]:
     """What study.py's STUDIES says of a study: flags of all runs, row → seeds, row → its own flags. `flags` go to all
-    rows but autoencoders, which have the settings of SimCLR's run."""
-    own = {"simclr": flags} | by_rows({method: knobs if "sae" in method else [f"{flags} {knob}" for knob in knobs]
-                                       for method, knobs in KNOBS[data].items()})
+    rows but autoencoders, which have the settings of SimCLR's run, `contrastive` to those with NT-Xent."""
+    of = {method: "" if "sae" in method else f"{flags} " if method == "lpjepa" else f"{flags} {contrastive} "
+          for method in KNOBS[data]}
+    own = {"simclr": f"{flags} {contrastive}"} | by_rows(
+        {method: [of[method] + knob for knob in knobs] for method, knobs in KNOBS[data].items()})
     return "", dict.fromkeys(own, seeds), own
 
 

@@ -1,14 +1,11 @@
-"""Make the runs that the pages show and record them: results/<study>-<row>-seed<seed>/ with config.json, metrics.jsonl
-and dimensions.csv. What is recorded is skipped and what was interrupted goes on, so that the same command adds what is
-missing. To make a run anew, delete results/<name> and runs/<name> first.
+"""Make the runs that the pages show and record them in results/<study>-<row>-seed<seed>/. What is recorded is skipped
+and what was interrupted goes on. To make a run anew, delete results/<name> and runs/<name> first.
 
-    python tools/study.py shapes              the built-in data set, every method and ablation: two hours on two cores
+    python tools/study.py shapes              the built-in data set, every method and ablation: three hours on two cores
     python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: six hours on two cores
-    python tools/study.py shapes-bases shapes-grid    SparseHead on seven bases; BayesNCL over ρ and λ: 2.5 hours
-    ... shapes-transfer cifar10-cpu-transfer  runs that are tested on shifted images, the first fine-tuned: 1.5 hours
-    ... shapes-selection cifar10-cpu-selection cifar10-cpu-page    feature selection, and README's page: 1 hour
+    python tools/study.py cifar100-cpu        all of CIFAR-100, ResNet-8, after 5, 10 and 20 epochs: four hours
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
-    python tools/study.py shapes --rows ncl bayesncl --seeds 1 2
+    python tools/study.py shapes --rows ncl bayesncl --seeds 1 2        --help lists what else there is
     python tools/report.py                    then put the numbers into the pages
 
 On a CPU as many runs at a time as it has cores, each on one thread, which does more than one run on all. Ctrl-C,
@@ -29,7 +26,6 @@ import torch
 import report
 import sparsity
 from report import ROOT, common  # common.py of the folder above
-
 import look
 
 RUNS = ROOT / "runs"
@@ -46,8 +42,7 @@ ROWS = {  # row: a program and its flags
     "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw",
     "simsiam-zero-init": "simsiam.py --zero-init-residual",
     **{f"simsiam-no-{part}": f"simsiam.py --no-{part}" for part in ("stop-grad", "predictor")},
-    "sparsehead-simclr-plain-linear": "sparsehead.py --sparse-weight 0 --head linear",
-    "sparsehead-simclr-plain-none": "sparsehead.py --sparse-weight 0 --head none",
+    **{f"sparsehead-simclr-plain-{kind}": f"sparsehead.py --sparse-weight 0 --head {kind}" for kind in ("linear", "none")},
     **{f"sparsehead-simclr-{weight}": f"sparsehead.py --sparse-weight {weight}" for weight in ("1e-2", "1e-1")},
     **{f"sparsehead-simclr-prox-{weight}": f"sparsehead.py --prox --sparse-weight {weight}" for weight in (1, 3, 10)},
     "clip": "mmncl.py --activation none",
@@ -61,54 +56,51 @@ BASES = {f"sparsehead-{base}{kind}": f"sparsehead.py --base {base} --sparse-weig
          for kind, weight in (("", "1e-4"), ("-plain", "0"))}
 GRID = {f"bayesncl-prior{rho}-kl-weight{weight}": f"bayesncl.py --prior {rho} --kl-weight {weight}"
         for rho in ("0.1", "0.3", "0.5", "0.8", "0.95") for weight in ("3e-6", "3e-5", "3e-4", "3e-3", "3e-2")}
-ROWS |= BASES | GRID | sparsity.by_rows(sparsity.PROGRAMS)
+EARLY = {f"{row}-after-{epochs}":  # of checkpoints that on_the_way() keeps
+         f"{row.split('-')[0]}.py --eval-only runs/{{study}}-{row}-seed{{seed}}/checkpoint-{epochs}.pt"
+         for row in ("ncl", "ncl-topk", "bayesncl") for epochs in (5, 10)}
+ROWS |= BASES | GRID | EARLY | sparsity.by_rows(sparsity.PROGRAMS)
 METHODS, SEEDS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"], [1, 2, 3, 4, 5]
 FOUR, SPECTRAL = [row for row in METHODS if row != "simsiam"], ["simclr-spectral", "ncl-spectral"]
 GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
-ONCE = [row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-no"))]
+OURS = [*(f"bayesncl-{kind}" for kind in ("no-kl", "low-prior", "ipw")), "ncl-topk", "mmncl-tau-0.05", "clip-tau-0.05",
+        *(row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-")))]
 AT_200 = dict.fromkeys([*METHODS[:3], "ncl-topk"], [1, 2, 3]) | dict.fromkeys([*GATE, "simsiam", *BASES], [1])
 RATES = {  # for fine-tuning on 1 %, 10 % and 100 % of the labels: the best of seed 1 on held-out training images
     "simclr": "0.01 0.2 0.2", "ncl": "0.01 0.2 0.2", "bayesncl": "0.01 0.2 0.2", "sparsehead-simclr": "0.05 0.2 0.2",
     "scratch": "0.01 0.05 0.2"}
 BAYES, CPU = "--prior 0.5 --kl-weight 3e-5", "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
-# study: (flags of every run, row → seeds, row → flags of its own). The rows' own flags on CIFAR-10 did best on held-out
-# training images, the one of TopK leaves about as many entries as NCL has active: results/README.md tells.
-STUDIES = {
-    "shapes": ("", dict.fromkeys([*METHODS, *LABELLED, "mmncl", "clip"], SEEDS) | dict.fromkeys(ONCE, [1])
-               | dict.fromkeys(["ncl-topk", *GATE, "bayesncl-no-kl", "bayesncl-low-prior", "bayesncl-ipw"], [1, 2])
-               | dict.fromkeys(["simsiam-zero-init", "mmncl-tau-0.05", "clip-tau-0.05"], [1, 2, 3]),
-               {"ncl-topk": "--topk 16"}),
+STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its own); why these: results/README.md
+    "shapes": ("", dict.fromkeys([*METHODS, *LABELLED, "mmncl", "clip"], SEEDS)
+               | dict.fromkeys([*GATE, *OURS], [1, 2, 3]), {"ncl-topk": "--topk 16"}),
     "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", *BASES, *LABELLED, "mmncl",
                     "clip", *SPECTRAL], [1, 2, 3]), {"bayesncl": BAYES, "simsiam": "--lr 0.2"}
                     | dict.fromkeys(SPECTRAL, "--optimizer adam --lr 2e-3")),
     "shapes-bases": ("", dict.fromkeys(BASES, [1, 2, 3]), {}), "shapes-grid": ("", dict.fromkeys(GRID, [1, 2, 3]), {}),
-    "cifar10-cpu-selection": (f"{CPU} --limit 10000", dict.fromkeys(METHODS[:3], [1, 2, 3]), {"bayesncl": BAYES}),
-    "shapes-selection": ("", dict.fromkeys(METHODS[:3], [1, 2, 3]), {}),
-    "cifar10-cpu-page": (CPU, {"simclr": [1], "ncl": [1]}, {}), "shapes-transfer": ("", dict.fromkeys(FOUR, SEEDS), {}),
-    "cifar10-cpu-transfer": (f"{CPU} --limit 10000", dict.fromkeys(FOUR, [1, 2, 3]), {"bayesncl": BAYES}),
-    "shapes-sparsity": sparsity.study("shapes", "", SEEDS),
+    "shapes-sparsity": sparsity.study("shapes", "", SEEDS), "cifar10-cpu-page": (CPU, {"simclr": [1], "ncl": [1]}, {}),
+    "cifar100-cpu": (CPU.replace("cifar10", "cifar100") + " --checkpoint-every 5", dict.fromkeys(
+        [*METHODS[:3], "ncl-topk", *EARLY], [1, 2, 3]), {"ncl-topk": "--topk 16"}),
     **{data: (f"--dataset {data} --epochs 200", AT_200, {}) for data in ("cifar10", "cifar100")},
 }
 
 
 def afterwards(study: str, row: str, seed: int) -> list[str]:
     """The programs in tools/ that a run is given to before it is recorded."""
-    if not study.endswith("transfer"):
+    if study not in ("shapes", "cifar10-cpu") or row not in FOUR:
         return ["tools/words.py"] * row.startswith(("mmncl", "clip"))
-    tune = lambda row: f"tools/finetune.py --seed {seed} --lr {RATES[row]}"
-    tuned = [tune(row), tune("scratch") + " --from-scratch"] if study == "shapes-transfer" and row in RATES else []
-    return ["tools/robustness.py", *tuned[: 2 if row == "simclr" else 1]]
+    tune = lambda row: [f"tools/finetune.py --seed {seed} --lr {RATES[row]}"] if study == "shapes" else []
+    scratch = [f"{command} --from-scratch" for command in tune("scratch")] if row == "simclr" else []
+    return ["tools/robustness.py", *tune(row), *scratch]
 
 
 def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra: str) -> dict[str, list[list[str]]]:
-    """The runs of a study, name → command lines; the seeds outermost, so that every row has some early, and what takes
-    features of other runs last."""
+    """The runs of a study, name → command lines; seeds outermost, what takes features or weights of others last."""
     flags, seeds_of, own = STUDIES[study]
     return {f"{study}-{row}-seed{seed}": [*map(shlex.split, [
                 f"{ROWS[row]} {flags} {own.get(row, '')} {extra} --seed {seed}".format(study=study, seed=seed),
                 *afterwards(study, row, seed)])]
             for later in (False, True) for seed in range(10) for row in rows or seeds_of
-            if seed in (seeds or seeds_of.get(row, [1])) and later == ROWS[row].startswith("sae.py")}
+            if seed in (seeds or seeds_of.get(row, [1])) and later == ("runs/" in ROWS[row])}
 
 
 def start(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
@@ -118,6 +110,7 @@ def start(name: str, command: list[str], device: str, data_root: str) -> subproc
     if command[0].startswith("tools/"):
         command = [command[0], folder, *command[1:], *data]
     else:
+        "--eval-only" in command and shutil.rmtree(RUNS / name, ignore_errors=True)  # it has no --resume
         there = (RUNS / name / "config.json").exists()
         command = [*command, "--resume" if there else "--out", folder, "--device", device, *data]
     print(f"{name}: {shlex.join(command)}", flush=True)
@@ -125,6 +118,14 @@ def start(name: str, command: list[str], device: str, data_root: str) -> subproc
     with open(RUNS / f"{name}.log", "a") as log:
         return subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=subprocess.STDOUT,
                                 env=os.environ | alone)
+
+
+def on_the_way(name: str, seen: dict[str, int]) -> None:
+    """Keep a run's checkpoint as checkpoint-<epochs>.pt, for EARLY, before the next takes its place."""
+    path = RUNS / name / "checkpoint.pt"
+    if name.startswith("cifar100-cpu") and path.exists() and path.stat().st_mtime_ns != seen.get(name):
+        seen[name] = path.stat().st_mtime_ns
+        shutil.copy(path, path.with_name(f"checkpoint-{common.load_checkpoint(path)['epochs']}.pt"))
 
 
 def keep(name: str, code: int) -> bool:
@@ -144,23 +145,23 @@ def keep(name: str, code: int) -> bool:
 
 
 def record_all(runs: dict[str, list[list[str]]], jobs: int, device: str, data_root: str, end: float) -> bool:
-    """Make and record the runs that are not on record, `jobs` at a time, until time.monotonic() says `end`; whether all
-    ended well."""
+    """Make and record the runs not on record, `jobs` at a time, until monotonic() is `end`; whether all ended well."""
     waiting = [name for name in runs if not report.record(report.RESULTS / name)]
-    running, well, left = {}, True, {name: [*commands] for name, commands in runs.items()}
+    running, seen, well, left = {}, {}, True, {name: [*commands] for name, commands in runs.items()}
+    later = {name for name, commands in runs.items() if "runs/" in " ".join(commands[0])}  # takes what others leave
     try:
         while waiting or running:
             while waiting and len(running) < jobs and time.monotonic() < end and (
-                    "-sae-" not in waiting[0] or all("-sae-" in name for name in running)):  # whose features it takes
+                    waiting[0] not in later or later.issuperset(running)):
                 name = waiting.pop(0)
                 running[name] = start(name, left[name].pop(0), device, data_root)
             time.sleep(0.1)
-            for name in [name for name, program in running.items() if program.poll() is not None]:
-                code = running.pop(name).returncode
-                if left[name] and not code:
+            for name, program in [*running.items()]:
+                on_the_way(name, seen)
+                if program.poll() == 0 and left[name]:
                     running[name] = start(name, left[name].pop(0), device, data_root)
-                else:
-                    well &= keep(name, code)
+                elif program.poll() is not None:
+                    well &= keep(name, running.pop(name).returncode)
             if (waiting or running) and time.monotonic() > end:
                 sys.exit("--minutes are over; the same command goes on where the checkpoints are")
     except KeyboardInterrupt:
@@ -183,13 +184,13 @@ def main() -> None:
     flags.add_argument("--flags", default="", help="further flags of every run, such as --flags='--checkpoint-every 1'")
     flags.add_argument("--data-root", default="data", help="folder of the data sets (default: data)")
     flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
-                       help="cuda or cpu (default: cuda where there is one; cifar10-cpu…: always cpu)")
+                       help="cuda or cpu (default: cuda where there is one; …-cpu…: always cpu)")
     args = flags.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends the study as Ctrl-C does
     well, end = True, time.monotonic() + 60 * args.minutes
     args.flags += " --checkpoint-every 1" if args.minutes < math.inf else ""
     for study in args.studies:
-        device = "cpu" if study.startswith("cifar10-cpu") else args.device
+        device = "cpu" if "-cpu" in study else args.device
         jobs = args.jobs or (torch.get_num_threads() if device == "cpu" else 1)
         well &= record_all(commands(study, args.rows, args.seeds, args.flags), jobs, device, args.data_root, end)
     sys.exit(0 if well else 1)
