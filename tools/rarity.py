@@ -41,11 +41,11 @@ def consistencies(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, str
 def summary(n: np.ndarray, cons: np.ndarray, by_chance: np.ndarray, images: int) -> dict[str, float]:
     """What the table shows of a run, % but for counts: Cons., of it by chance, above chance, the same of dimensions that
     are active on a thousandth of the images or more; live ones, those below a thousandth."""
-    common_ones = n >= images / 1000
+    frequent = n >= images / 1000
     mean = lambda values, of=slice(None): 100 * values[of].mean() if len(values[of]) else np.nan
     return {"Cons.": mean(cons), "by chance": mean(by_chance), "above": mean(cons - by_chance),
-            "≥ 0.1 %": mean(cons, common_ones), "of it by chance": mean(by_chance, common_ones),
-            "above it": mean(cons - by_chance, common_ones), "live": len(n), "below 0.1 %": (~common_ones).sum()}
+            "≥ 0.1 %": mean(cons, frequent), "of it by chance": mean(by_chance, frequent),
+            "above it": mean(cons - by_chance, frequent), "live": len(n), "below 0.1 %": (~frequent).sum()}
 
 
 def draw(rows: dict[str, list[tuple]], path: str) -> None:
@@ -60,6 +60,7 @@ def draw(rows: dict[str, list[tuple]], path: str) -> None:
     at = np.arange(1, images + 1)
     least = np.unique(np.geomspace(1, images / 10, 60).astype(int))
     for colour, (panel, (name, seeds)) in enumerate(zip(panels, rows.items())):
+        name = name.rpartition("-cpu-")[2]
         panel.sharey(panels[0])
         for n, cons, _, _ in seeds:
             panel.scatter(n, 100 * cons, 7, color=f"C{colour}", alpha=0.35, linewidths=0)
@@ -75,7 +76,7 @@ def draw(rows: dict[str, list[tuple]], path: str) -> None:
                 panels[-1].fill_between(least, mean - std, mean + std, color=f"C{colour}", alpha=0.15)
     panels[0].set_ylabel("Cons. of the dimension, %")
     panels[0].legend(frameon=False)
-    panels[-1].set(title="mean of those active on at least so many", xlabel="images", ylabel="%")
+    panels[-1].set(title="mean of those active on at least …", xlabel="images", ylabel="Cons., %, and by chance")
     panels[-1].legend(frameon=False)
     figure.savefig(path, dpi=90)
 
