@@ -420,9 +420,8 @@ def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_v
 
 # --------------------------------------------------------------------------------- losses of all methods, sparsehead.py
 def naive_nt_xent(z1, z2, temperature):
-    z = unit(torch.cat([z1, z2]))
-    rows = enumerate(torch.exp(z @ z.T / temperature))
-    return -sum(torch.log(row[i - len(z1)] / (row.sum() - row[i])) for i, row in rows) / len(z)
+    rows = torch.exp((z := unit(torch.cat([z1, z2]))) @ z.T / temperature)
+    return -sum(torch.log(row[i - len(z1)] / (row.sum() - row[i])) for i, row in enumerate(rows)) / len(z)
 
 
 def naive_barlow(z1, z2, lambd=0.005):
@@ -431,30 +430,18 @@ def naive_barlow(z1, z2, lambd=0.005):
     return sum((1 - c) ** 2 if i == j else lambd * c**2 for (i, j), c in C.items())
 
 
-def naive_vicreg(z1, z2):
-    loss = 25 * (z1 - z2).square().mean()
-    for C in (z1.T.cov(), z2.T.cov()):
-        terms = (12.5 * F.relu(1 - (row[i] + 1e-4).sqrt()) + row.square().sum() - row[i]**2 for i, row in enumerate(C))
-        loss = loss + sum(terms) / len(C)
-    return loss
-
-
-def naive_wmse(z1, z2, size, splits):
-    loss = 0
-    for order in ((torch.arange(len(z1)) * split * 0.618034).frac().argsort() for split in range(1, splits + 1)):
-        for rows in order.split(size):
-            w1, w2 = ((z - z.mean(0)) @ torch.linalg.cholesky(z.T.cov()).inverse().T for z in (z1[rows], z2[rows]))
-            loss = loss + sum(2 - 2 * a @ b / (a.norm() * b.norm()) for a, b in zip(w1, w2)) / (len(z1) * splits)
-    return loss
+def naive_wmse(z1, z2):  # of 12 samples, split in two ways into sub-batches of 6
+    parts = [rows for split in (1, 2) for rows in (torch.arange(12) * split * 0.618034).frac().argsort().split(6)]
+    white = lambda z: unit((z - z.mean(0)) @ torch.linalg.cholesky(z.T.cov()).inverse().T)
+    return sum(2 - 2 * a @ b for rows in parts for a, b in zip(white(z1[rows]), white(z2[rows]))) / (12 * 2)
 
 
 def naive_swav(z1, z2):
     *s, loss = *(unit(z) @ unit(PROTOTYPES).T for z in (z1, z2)), 0
     for ours, other in s, s[::-1]:
         Q = torch.exp(other.detach() / 0.05)
-        for _ in range(3):
-            Q = torch.stack([column / column.sum() for column in Q.T]).T
-            Q = torch.stack([row / row.sum() for row in Q])
+        for _ in range(6):  # three times columns, then rows: what is stacked is transposed
+            Q = torch.stack([column / column.sum() for column in Q.T])
         loss = loss - sum(q @ (p / p.sum()).log() for q, p in zip(Q, torch.exp(ours / 0.1))) / (2 * len(z1))
     return loss
 
@@ -467,26 +454,25 @@ def naive_hsic(*views):  # by centred kernel matrices, tr(K H L H), L = 1 for vi
     return 3 * ((H @ K @ H).square().sum() / n**2).sqrt() - (biased - 1 / (M - 1) + K.mean() * (M / (M - 1) - 1))
 
 
-def naive_info_nce(v, t, temperature):
-    s = torch.exp(unit(v) @ unit(t).T / temperature)
-    return -sum(torch.log(s[i, i] / s[i].sum() * s[i, i] / s[:, i].sum()) for i in range(len(s))) / 2 / len(s)
-
-
 unit = lambda z: z / z.norm(dim=1, keepdim=True)
 PROTOTYPES = torch.randn(6, 5, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 PAIRS = [*itertools.permutations(range(7), 2)]  # of different samples in a batch of 7
 LOSSES = [
-    *((ours, naive, dict(temperature=t)) for t in (0.1, 0.5)
-      for ours, naive in ((simclr.nt_xent, naive_nt_xent), (mmncl.info_nce, naive_info_nce))),
+    *((ours, naive, dict(temperature=t)) for t in (0.1, 0.5) for ours, naive in (
+        (simclr.nt_xent, naive_nt_xent), (mmncl.info_nce, lambda *z, temperature: sum(
+            ((b - b[i]) @ a[i] / temperature).exp().sum().log()  # of all b it is b[i] that belongs to a[i]; both ways
+            for a, b in itertools.permutations(map(unit, z)) for i in range(7)) / 14))),
     (lambda f, W: F.cross_entropy(nce.class_scores(f, W), torch.arange(7) % 3),
      lambda f, W: sum(sum(((W[c] - W[i % 3]) @ f[i]).exp() for c in range(7)).log() for i in range(7)) / 7, {}),
     (simclr.spectral_loss, lambda a, b: sum((a[i] @ b[j])**2 for i, j in PAIRS) / 42 - 2 * (a * b).sum() / 7, {}),
     (sparsehead.barlow_loss, naive_barlow, {}), (sparsehead.barlow_loss, naive_barlow, dict(lambd=0.1)),
-    (sparsehead.vicreg_loss, naive_vicreg, {}), (sparsehead.hsic_loss, naive_hsic, {}),
+    (sparsehead.vicreg_loss, lambda z1, z2: 25 * (z1 - z2).square().mean() + sum(
+        12.5 * F.relu(1 - (row[i] + 1e-4).sqrt()) + row.square().sum() - row[i]**2
+        for z in (z1, z2) for i, row in enumerate(z.T.cov())) / 5, {}),
+    (sparsehead.hsic_loss, naive_hsic, {}), (lambda *views: sparsehead.swav_loss(*views, PROTOTYPES), naive_swav, {}),
     (lambda *views, **_: sparsehead.hsic_loss(*views, *views), lambda *views: naive_hsic(*views, *views), {}),
-    (lambda *views: sparsehead.swav_loss(*views, PROTOTYPES), naive_swav, {}),
     (lambda *views: sparsehead.wmse_loss(*(z.repeat(2, 1)[:12, :3] for z in views), size=6, splits=2),
-     lambda *views: naive_wmse(*(z.repeat(2, 1)[:12, :3] for z in views), size=6, splits=2), {}),
+     lambda *views: naive_wmse(*(z.repeat(2, 1)[:12, :3] for z in views)), {}),
     (lambda z, t: lpjepa.sliced_wasserstein(z, t, PROTOTYPES[:2].float()),  # of all plans the best, per direction
      lambda z, t: sum(min(((z - t[[*order]]) @ v).square().mean() for order in itertools.permutations(range(7)))
                       for v in PROTOTYPES[:2]) / 2, {}),
