@@ -232,32 +232,27 @@ def test_networks_have_their_stems_and_load_into_plain_torchvision_and_its_mask_
 
 
 CIFAR, IMAGENET = "cifar10 cifar100", "imagenet100 imagenet"
-NCL = dict(arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
-           warmup=10, temperature=0.2, head="mlp", head_hidden=2048, head_out=256, min_scale=0.08, jitter=0.8, gray=0.2,
-           blur=0.5, crop="bicubic")
+STRONG, WEAK = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5), dict(min_scale=0.2, jitter=0.4, gray=0.2)  # views
+NCL = STRONG | dict(arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, warmup=10,
+                    weight_decay=1e-4, temperature=0.2, head="mlp", head_hidden=2048, head_out=256, crop="bicubic")
+WMSE = dict(batch_size=512, optimizer="adam", weight_decay=1e-6, schedule="step", head_hidden=1024)
 LARGE = dict(arch="resnet50", image_size=224, epochs=1000, optimizer="lars", warmup=10, schedule="cosine")
-SIMSIAM = dict(batch_size=512, optimizer="sgd", head_out=2048, predictor_hidden=512, zero_init_residual=True,
-               min_scale=0.2, jitter=0.4, gray=0.2)
+SIMSIAM = WEAK | dict(batch_size=512, optimizer="sgd", head_out=2048, predictor_hidden=512, zero_init_residual=True)
 PUBLISHED = [  # programs, data sets, and what the papers and the authors' code say of them
-    ("simclr, ncl, bayesncl", CIFAR, NCL),
-    ("simclr, ncl, bayesncl", "imagenet100", NCL | dict(
+    ("simclr, ncl, bayesncl", CIFAR, NCL), ("simclr, ncl, bayesncl", "imagenet100", NCL | dict(
         image_size=224, epochs=100, batch_size=128, lr=0.3 * 128 / 256, head_hidden=16384, head_out=2048)),
     ("ncl, bayesncl", CIFAR, dict(activation="rep_relu")), ("ncl, bayesncl", "imagenet100", dict(activation="relu")),
     ("bayesncl", "imagenet100", dict(gate_lr=0.1, gate_hidden=16384)),
     ("bayesncl", CIFAR, dict(gate="ste", gate_layers=2, gate_hidden=2048, gate_lr=0.1, gate_temperature=1, prior=0.8,
                              kl_weight=3e-5, detach=True, similarity="cosine")),
-    ("sparsehead", CIFAR + " stl10 tiny-imagenet-200", dict(
-        arch="resnet18", batch_size=512, optimizer="adam", weight_decay=1e-6, schedule="step", momentum=0.99,
-        temperature=0.5, sparse_weight=1e-4, head="mlp", head_hidden=1024, min_scale=0.2, jitter=0.4, gray=0.1, blur=0,
-        crop="bicubic", order="colour-crop")),
+    ("sparsehead", CIFAR + " stl10 tiny-imagenet-200", WMSE | WEAK | dict(arch="resnet18", head="mlp", momentum=0.99,
+        temperature=0.5, sparse_weight=1e-4, gray=0.1, blur=0, crop="bicubic", order="colour-crop")),
     ("sparsehead, sparsehead --base wmse", CIFAR, dict(
         image_size=32, epochs=1000, lr=3e-3, head_out=64, whiten_size=128, whiten_splits=1)),
     ("sparsehead, sparsehead --base wmse", "stl10 tiny-imagenet-200", dict(
         image_size=64, lr=2e-3, head_out=128, whiten_size=256, whiten_splits=4)),
     ("sparsehead", "stl10", dict(epochs=2000)), ("sparsehead --base swav", CIFAR, dict(epochs=1000, temperature=0.1)),
-    ("sparsehead --base wmse", IMAGENET, dict(
-        batch_size=512, optimizer="adam", lr=2e-3, weight_decay=1e-6, schedule="step", head_hidden=1024, head_out=128,
-        whiten_size=256, whiten_splits=1, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5)),
+    ("sparsehead --base wmse", IMAGENET, WMSE | STRONG | dict(lr=2e-3, head_out=128, whiten_size=256, whiten_splits=1)),
     *((f"sparsehead --base {base}", IMAGENET, LARGE | more | dict(
         batch_size=batch, lr=lr, weight_decay=decay, head_hidden=hidden, head_out=out))
       for base, batch, lr, decay, hidden, out, more in [
@@ -266,17 +261,15 @@ PUBLISHED = [  # programs, data sets, and what the papers and the authors' code 
         ("barlow", 2048, 0.2 * 8, 1.5e-6, 8192, 8192, dict(bias_lr=0.0048 * 8)),
         ("vicreg", 2048, 0.2 * 8, 1e-6, 8192, 8192, dict(jitter=0.4, gray=0.2)),
         ("ssl-hsic", 4096, 0.4 * 16, 1e-6, 4096, 256, dict(momentum=0.99)),
-        ("swav", 64 * 64, 4.8, 1e-6, 2048, 128, dict(
-            temperature=0.1, prototypes=3000, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bilinear"))]),
-    *(("lpjepa", names, more | dict(mu=0, invariance_weight=25, match_weight=match, projections=8192, optimizer="lars",
-       epochs=1000, weight_decay=1e-4, warmup=10, head_hidden=K, head_out=K, min_scale=0.2, jitter=0.4, gray=0.2))
+        ("swav", 64 * 64, 4.8, 1e-6, 2048, 128, STRONG | dict(temperature=0.1, prototypes=3000, crop="bilinear"))]),
+    *(("lpjepa", names, WEAK | more | dict(mu=0, invariance_weight=25, match_weight=match, projections=8192,
+       optimizer="lars", epochs=1000, weight_decay=1e-4, warmup=10, head_hidden=K, head_out=K))
       for names, match, K, more in [(CIFAR, 250, 512, dict(arch="resnet18", batch_size=256, lr=0.03)), (
           "imagenet100", 125, 2048, dict(arch="resnet50", batch_size=128, lr=0.165 * 128 / 256, blur=0.5))]),
     ("simsiam", CIFAR, SIMSIAM | dict(arch="resnet18", image_size=32, epochs=800, lr=0.03 * 2, weight_decay=5e-4,
                                       projector_layers=2, blur=0, crop="bilinear", stop_grad=True, predictor=True)),
     ("simsiam", "imagenet", SIMSIAM | dict(arch="resnet50", image_size=224, epochs=100, lr=0.05 * 2, weight_decay=1e-4,
-                                           projector_layers=3, blur=0.5)),
-]
+                                           projector_layers=3, blur=0.5))]
 
 
 def test_presets_lars_and_schedules_are_the_published_ones_any_preset_may_be_named_and_byols_momentum_grows_to_1():
