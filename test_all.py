@@ -170,11 +170,10 @@ def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, heigh
 
 
 def test_boxes_colour_and_blur_come_at_their_rates_in_every_order_and_without_chance_views_are_the_image(monkeypatch):
-    get = torchvision.transforms.RandomResizedCrop.get_params
     for height, width, scale in (32, 32, 0.08), (32, 50, 0.5), (32, 90, 0.5):
         top, left, h, w = boxes = common.random_boxes(4000, height, width, scale, "cpu")
         args, ours = (torch.empty(3, height, width), (scale, 1.0), (3 / 4, 4 / 3)), torch.stack(boxes, 1)
-        theirs = torch.tensor([get(*args) for _ in range(4000)]).float()
+        theirs = torch.tensor([torchvision.transforms.RandomResizedCrop.get_params(*args) for _ in range(4000)]).float()
         assert min(top.min(), left.min(), h.min() - 1) >= 0 and (top + h).max() <= height and (left + w).max() <= width
         assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * ((ours.var(0) + theirs.var(0)) / 4000).sqrt() + 1e-3).all()
         assert torch.allclose(ours.std(0), theirs.std(0), rtol=0.1, atol=1e-3)
@@ -383,8 +382,7 @@ def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_les
 
 
 def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_values_known_embeddings_their_geometry():
-    y = torch.tensor([0] * 20 + [1] * 9 + [3])
-    draw = torch.Generator().manual_seed(0)
+    y, draw = torch.tensor([0] * 20 + [1] * 9 + [3]), torch.Generator().manual_seed(0)
     for row in common.random_consistency(y, 3):
         order = y[torch.randperm(30, generator=draw)].tolist()
         assert row.tolist() == pytest.approx([max(map(order[:n].count, order)) / n for n in range(1, 31)])
@@ -550,10 +548,9 @@ def test_gates_are_thresholds_of_their_noise_kl_is_torchs_and_nothing_reaches_th
     soft, alpha = bayesncl.gate(logits, "soft")
     assert torch.equal(soft, alpha) and (bayesncl.gate(logits, "none")[0] == 1).all()
     for kind, probability in ("logistic", alpha), ("gumbel", 1 - (-logits.exp()).exp()):  # P(l + noise > 0)
-        m, _ = bayesncl.gate(logits, kind, noise=True)
+        m, parts = bayesncl.gate(logits, kind, noise=True)[0], (alpha > 0, alpha < 0.3, (alpha > 0.7) & (alpha < 0.8))
         assert set(m.unique().tolist()) == {0.0, 1.0}
-        for part in (alpha > 0, alpha < 0.3, (alpha > 0.7) & (alpha < 0.8)):
-            assert abs((m - probability)[part].mean()) < 0.02
+        assert all(abs((m - probability)[part].mean()) < 0.02 for part in parts)
         assert torch.equal(bayesncl.gate(logits, kind)[0], (logits > 0).float())  # without noise in evaluation
     alpha = torch.rand(30, 7).clamp(0.011, 0.989).requires_grad_()
     p, q = (torch.distributions.Bernoulli(probs) for probs in (alpha, torch.tensor(0.3)))
@@ -586,11 +583,10 @@ def test_gates_are_thresholds_of_their_noise_kl_is_torchs_and_nothing_reaches_th
 def test_lpjepas_distance_leads_to_the_share_that_mu_sets_in_two_dimensions_and_does_not_see_it_in_256():
     u, z = torch.rand(200_000).double(), torch.rand(6, 4)
     tail = {"laplace": lambda x: 0.5 * math.exp(-x * math.sqrt(2)), "gaussian": lambda x: math.erfc(x / 2**0.5) / 2}
-    for (noise, above), mu in itertools.product(tail.items(), (-2.5, -1.0, 0.0, 0.8)):
+    for (noise, above), mu, least in itertools.product(tail.items(), (-2.5, -1.0, 0.0, 0.8), (0, 0.5)):
         known, samples = above(-mu) if mu <= 0 else 1 - above(mu), lpjepa.rectified_samples(u, mu, noise)
         assert lpjepa.expected_active(mu, noise) == pytest.approx(known) and samples.min() == 0
-        for least in (0, 0.5):
-            assert abs((samples > least).double().mean() - lpjepa.expected_active(mu - least, noise)) < 0.005
+        assert abs((samples > least).double().mean() - lpjepa.expected_active(mu - least, noise)) < 0.005
     assert lpjepa.sliced_wasserstein(z, z[torch.randperm(6)], torch.randn(5, 4)) < 1e-12
     draw = lambda n, K, mu: lpjepa.rectified_samples(torch.rand(n, K), mu)
     for mu in (-1.0, -0.5, 0.5):  # embeddings of two dimensions that nothing but the distance moves
@@ -737,11 +733,10 @@ def test_training_is_the_plain_algorithm(factors):  # two epochs of SGD for a re
     (end, views), (start, plain) = watched(s), (sc.build(s, sc.Data(s, "cpu")).requires_grad_() for _ in range(2))
     mlp, head, encoders = s.head == "mlp", plain["head"], [encoder for chain in plain["networks"] for encoder in chain]
     def encode(i, h):  # h (K, B)
+        b, scale_and_shift = encoders[i].b[0], [v.flatten() for v in encoders[i].affine]
         for W in encoders[i].layers:
             h = W[0] @ h
-        scale_and_shift = (v.flatten() for v in encoders[i].affine)
         h = h if s.batch_norm == "no" else F.batch_norm(h.T, None, None, *scale_and_shift, training=True).T
-        b = encoders[i].b[0]
         return {"srelu": (h - b).relu() - (-h - b).relu(), "relu": (h - b).relu(),
                 "authors": h.relu() - (-h - 2 * b).relu()}[s.activation]
     embed = lambda a: encode(1, encode(0, a)) if mlp else encode(0, a)
