@@ -1121,10 +1121,9 @@ def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine
         assert last["explained_variance"] == pytest.approx(1 - error / variance, rel=1e-3)
         assert (last["lp1"], last["knn5"]) == (of_run["lp1"], of_run["knn5"]) and 0.08 < last["act"] < 0.101, method
     shutil.copytree(whole / method, source := tmp_path / "source")
-    end, stopped = common.Run.end_epoch, (f"sae.py {flags} --batch-topk", source, "--out", tmp_path / "stopped")
-    stop = lambda run, epoch, *more: end(run, epoch, *more) or epoch == 1 and 1 / 0
+    end, stop = common.Run.end_epoch, lambda run, epoch, *more: end(run, epoch, *more) or epoch == 1 and 1 / 0
     with mock.patch.object(common.Run, "end_epoch", stop):
-        pytest.raises(ZeroDivisionError, inside, *stopped)
+        pytest.raises(ZeroDivisionError, inside, f"sae.py {flags} --batch-topk", source, "--out", tmp_path / "stopped")
     shutil.rmtree(source)  # the checkpoint has the backbone
     inside("sae.py --resume", tmp_path / "stopped")
     other = folder.with_name(folder.name.replace("seed1", "seed2"))
@@ -1152,8 +1151,7 @@ def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine
     "lpjepa.py --noise gaussian --preset default --arch resnet20 --batch-size 40", "simclr.py --dataset unlabelled"])
 def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, command):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager", fullgraph=True))
-    program, _, flags = command.partition(" ")
-    inside(f"{program} {tiny} --epochs 1 {flags} --compile --out", tmp_path)
+    inside(command.replace(".py", f".py {tiny} --epochs 1") + " --compile --out", tmp_path)
     first, last = lines(tmp_path)
     assert np.isfinite(first["loss"]) and last["act"] > 0 and ("lp1" in last) == ("unlabelled" not in command)
     assert not any("_orig_mod" in key for key in common.load_checkpoint(tmp_path / "checkpoint.pt")["model"])
@@ -1200,14 +1198,13 @@ def test_what_cannot_be_used_is_refused_in_one_line(whole, tiny, tmp_path, monke
 
 @pytest.mark.slow
 def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tmp_path):
-    api = pytest.importorskip("playwright.sync_api")
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or pytest.skip("no Chromium on the PATH")
     evil, noise, folder = "<script>alert(1)</script>\"'&", [], whole / "ncl"
     (tmp_path / "names.txt").write_text(f"{evil}\n" * 10)
     look.main([str(folder), str(whole / "simclr"), "--classes", str(tmp_path / "names.txt")])
     table, last = np.genfromtxt(folder / "dimensions.csv", delimiter=",", names=True), lines(folder)[-1]
     dead, live = ([row for row in table if (row["act"] > 0) == kind] for kind in (False, True))
-    with api.sync_playwright() as playwright:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
         page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]).new_page()
         for event in ("console", "pageerror", "dialog", "request"):
             page.on(event, lambda what: noise.append(getattr(what, "url", what)))
@@ -1224,8 +1221,7 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
             page.select_option("#sort", key)
             value = {row["dimension"]: sign * row[key] for row in live}
             assert [value[k] for k in shown()] == sorted(value.values()), key
-        page.fill("#find", "act>10.5 cons > 15.1")
-        page.wait_for_timeout(800)
+        page.fill("#find", "act>10.5 cons > 15.1"), page.wait_for_timeout(800)
         assert {*shown()} == {row["dimension"] for row in live if row["act"] > 0.105 and row["cons"] > 0.151}
         k, n = int(live[0]["dimension"]), round(100 * live[0]["act"])  # of 100 images
         assert f"Dimension {k}\n" in at(f"dim={k}") and evil in page.inner_text(".bars")
@@ -1246,8 +1242,7 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
 # ----------------------------------------------- unbreakable and fast: interruption, damage, no waiting, many processes
 @pytest.mark.parametrize("command", ["bayesncl.py --gate gumbel", "sparsehead.py --base byol"])
 def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tmp_path, command):
-    program, *flags = shlex.split(f"{command} {tiny} --epochs 10")
-    run, one = tmp_path / "run", tmp_path / "one"
+    (program, *flags), run, one = shlex.split(f"{command} {tiny} --epochs 10"), tmp_path / "run", tmp_path / "one"
     inside(f"{command} {tiny} --epochs 10 --out", one)
     for done, argv in (0, [*flags, "--out", run]), (3, ["--resume", run]):
         process = subprocess.Popen([sys.executable, HERE / program, *argv], stdout=subprocess.DEVNULL)
@@ -1402,8 +1397,7 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
     for path in report.PAGES:
         assert report.with_tables(page := path.read_text()) == page, f"python tools/report.py rewrites {path}"
         assert len(re.findall(r"^\| \[[^]]*\]\([\w/]*shapes-[\w-]+-seed1\) \|", page, re.M)) >= 5, "no table of records"
-        heads = re.findall(r"^#+ (.*)$", page.lower(), re.M)
-        anchors = {re.sub(r"[^\w -]", "", head).replace(" ", "-") for head in heads}
+        anchors = {re.sub(r"[^\w -]", "", h).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", page.lower(), re.M)}
         for link in re.findall(r"\]\((?!http)([^()]+)\)", page):
             assert link[1:] in anchors if link[0] == "#" else (path.parent / link.partition("#")[0]).exists(), link
     for folder in filter(Path.is_dir, report.RESULTS.iterdir()):  # the last page is that of results/
@@ -1423,9 +1417,8 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *args: parse(*args) and next(iter(())))
     for name, *argv in commands:
         monkeypatch.setattr(sys, "argv", [name, *argv])
-        module = importlib.import_module(Path(name).stem)
-        with pytest.raises(StopIteration):  # when all is parsed
-            module.parser().parse_args() if hasattr(module, "parser") else module.main()
+        module = importlib.import_module(Path(name).stem)  # whose parser stops when all is parsed
+        pytest.raises(StopIteration, module.parser().parse_args if hasattr(module, "parser") else module.main)
     assert common.table("bayesncl", lines(HERE / "results" / "shapes-bayesncl-seed1-two-threads")[-1]) in readme
     ours = {Path(name).stem for name in PYTHON}
     assert {getattr(module, "EPS", 1e-2) for module in METHODS.values()} == {1e-2}
@@ -1439,8 +1432,7 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
 def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results"), monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
     for seed, lp1 in enumerate((1.0, 2.0, 6.0), 1):
-        for row, numbers in dict(a=dict(lp1=lp1, act=None), b=dict(lp1=1.0)).items():
-            leave(tmp_path / "results" / f"{row}-seed{seed}", **numbers)
+        leave(report.RESULTS / f"a-seed{seed}", lp1=lp1, act=None), leave(report.RESULTS / f"b-seed{seed}", lp1=1.0)
     assert report.image_cell("[A](a-seed1)", "{lp1:.1f} / {open:.0%}") == "3.0 ± 2.6 / 25 % ± 0 %"  # √(14 / 2)
     assert report.image_cell("[A](a-seed1) − [B](results/b-seed1)", "{lp1:.1f}") == "2.0 ± 2.6"
     assert report.image_cell("[A](a-seed1)", "{cons_weighted:.0f} {cons_0.01:.0f}", "3") == "30 50"
