@@ -112,8 +112,7 @@ def test_what_is_no_data_is_refused_a_limit_keeps_proportions_and_processes_shar
         assert message in refused(lambda: common.load_data("bad", tmp_path))
     assert "no data set 'none'" in refused(lambda: common.load_data("none", tmp_path))
     x, y = torch.arange(100).view(100, 1, 1, 1), torch.tensor([0] * 6 + [1] * 3 + [2]).repeat(10)
-    data = common.Data("numbers", x, x, y, y, background_train=-y, captions_train=np.arange(100).astype(str))
-    data = common.subset(data, 33)
+    data = common.subset(common.Data("numbers", x, x, y, y, -y, captions_train=np.arange(100).astype(str)), 33)
     assert all(abs(count - share) < 1 for count, share in zip(data.y_train.bincount().tolist(), (19.8, 9.9, 3.3)))
     kept = data.x_train.flatten()
     assert (kept.diff() > 0).all() and torch.equal(data.background_train, -y[kept]) and data.x_test is x
@@ -745,12 +744,9 @@ def test_training_is_the_plain_algorithm(factors):  # two epochs of SGD for a re
     distance = lambda u, v: 2 - 2 * (unit(u) * unit(v.detach())).sum(0).mean()  # Eq. (4); of products Eq. (6) to (8)
     for i, (a1, a2) in enumerate((a1[0], a2[0]) for a1, a2 in views):
         trained = [i % 2] if s.method == "noncl" else range(1 + mlp)  # in turn, over the end of an epoch too
-        if s.method == "simclr":
-            loss = naive_nt_xent(predict(embed(a1)).T, predict(embed(a2)).T, s.temperature[0])
-        elif s.method == "simsiam":
-            loss = (distance(predict(embed(a1)), embed(a2)) + distance(predict(embed(a2)), embed(a1))) / 4
-        else:
-            loss = distance(predict(encode(i % 2, a1)), encode(1 - i % 2, a2))
+        loss = {"simclr": lambda: naive_nt_xent(predict(embed(a1)).T, predict(embed(a2)).T, s.temperature[0]),
+                "simsiam": lambda: sum(distance(predict(embed(a)), embed(b)) for a, b in ((a1, a2), (a2, a1))) / 4,
+                "noncl": lambda: distance(predict(encode(i % 2, a1)), encode(1 - i % 2, a2))}[s.method]()
         free = [p for i in trained for p in encoders[i].parameters() if p is not encoders[i].b or s.train_bias == "yes"]
         for p, gradient in zip([*free, *head], torch.autograd.grad(loss, [*free, *head])):
             p.data -= 0.1 * gradient
@@ -934,8 +930,7 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
     for kept in {"x_train", "x_test"}, {*toy}:
         np.savez(tmp_path / "toy.npz", **{key: 0 * toy[key] for key in kept})
         assert "needs labels of two classes or more" in refused("finetune.py", folder)
-    np.savez(tmp_path / "toy.npz", **toy | {"y_test": 1 - toy["y_test"]})
-    torch.save({"weight": torch.ones(2)}, path)
+    np.savez(tmp_path / "toy.npz", **toy | {"y_test": 1 - toy["y_test"]}), torch.save({"weight": torch.ones(2)}, path)
     assert "is not the resnet8 of config.json" in refused("finetune.py", folder)
     assert "is not the data set of this run" in refused("look.py", folder)
 
@@ -1124,8 +1119,7 @@ def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine
     end, stop = common.Run.end_epoch, lambda run, epoch, *more: end(run, epoch, *more) or epoch == 1 and 1 / 0
     with mock.patch.object(common.Run, "end_epoch", stop):
         pytest.raises(ZeroDivisionError, inside, f"sae.py {flags} --batch-topk", source, "--out", tmp_path / "stopped")
-    shutil.rmtree(source)  # the checkpoint has the backbone
-    inside("sae.py --resume", tmp_path / "stopped")
+    shutil.rmtree(source), inside("sae.py --resume", tmp_path / "stopped")  # the checkpoint has the backbone
     other = folder.with_name(folder.name.replace("seed1", "seed2"))
     inside(f"sae.py {flags} --batch-topk", whole / method, "--out", other)
     assert lines(tmp_path / "stopped") == lines(other) != lines(folder)
