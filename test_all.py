@@ -112,8 +112,7 @@ def test_what_is_no_data_is_refused_a_limit_keeps_proportions_and_processes_shar
         assert message in refused(lambda: common.load_data("bad", tmp_path))
     assert "no data set 'none'" in refused(lambda: common.load_data("none", tmp_path))
     x, y = torch.arange(100).view(100, 1, 1, 1), torch.tensor([0] * 6 + [1] * 3 + [2]).repeat(10)
-    data = common.Data("numbers", x, x, y, y, background_train=-y, captions_train=np.arange(100).astype(str))
-    data = common.subset(data, 33)
+    data = common.subset(common.Data("numbers", x, x, y, y, -y, captions_train=np.arange(100).astype(str)), 33)
     assert all(abs(count - share) < 1 for count, share in zip(data.y_train.bincount().tolist(), (19.8, 9.9, 3.3)))
     kept = data.x_train.flatten()
     assert (kept.diff() > 0).all() and torch.equal(data.background_train, -y[kept]) and data.x_test is x
@@ -170,11 +169,10 @@ def test_a_view_is_torchvisions_operators_one_after_the_other(monkeypatch, heigh
 
 
 def test_boxes_colour_and_blur_come_at_their_rates_in_every_order_and_without_chance_views_are_the_image(monkeypatch):
-    get = torchvision.transforms.RandomResizedCrop.get_params
     for height, width, scale in (32, 32, 0.08), (32, 50, 0.5), (32, 90, 0.5):
         top, left, h, w = boxes = common.random_boxes(4000, height, width, scale, "cpu")
         args, ours = (torch.empty(3, height, width), (scale, 1.0), (3 / 4, 4 / 3)), torch.stack(boxes, 1)
-        theirs = torch.tensor([get(*args) for _ in range(4000)]).float()
+        theirs = torch.tensor([torchvision.transforms.RandomResizedCrop.get_params(*args) for _ in range(4000)]).float()
         assert min(top.min(), left.min(), h.min() - 1) >= 0 and (top + h).max() <= height and (left + w).max() <= width
         assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * ((ours.var(0) + theirs.var(0)) / 4000).sqrt() + 1e-3).all()
         assert torch.allclose(ours.std(0), theirs.std(0), rtol=0.1, atol=1e-3)
@@ -232,32 +230,27 @@ def test_networks_have_their_stems_and_load_into_plain_torchvision_and_its_mask_
 
 
 CIFAR, IMAGENET = "cifar10 cifar100", "imagenet100 imagenet"
-NCL = dict(arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
-           warmup=10, temperature=0.2, head="mlp", head_hidden=2048, head_out=256, min_scale=0.08, jitter=0.8, gray=0.2,
-           blur=0.5, crop="bicubic")
+STRONG, WEAK = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5), dict(min_scale=0.2, jitter=0.4, gray=0.2)  # views
+NCL = STRONG | dict(arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, warmup=10,
+                    weight_decay=1e-4, temperature=0.2, head="mlp", head_hidden=2048, head_out=256, crop="bicubic")
+WMSE = dict(batch_size=512, optimizer="adam", weight_decay=1e-6, schedule="step", head_hidden=1024)
 LARGE = dict(arch="resnet50", image_size=224, epochs=1000, optimizer="lars", warmup=10, schedule="cosine")
-SIMSIAM = dict(batch_size=512, optimizer="sgd", head_out=2048, predictor_hidden=512, zero_init_residual=True,
-               min_scale=0.2, jitter=0.4, gray=0.2)
+SIMSIAM = WEAK | dict(batch_size=512, optimizer="sgd", head_out=2048, predictor_hidden=512, zero_init_residual=True)
 PUBLISHED = [  # programs, data sets, and what the papers and the authors' code say of them
-    ("simclr, ncl, bayesncl", CIFAR, NCL),
-    ("simclr, ncl, bayesncl", "imagenet100", NCL | dict(
+    ("simclr, ncl, bayesncl", CIFAR, NCL), ("simclr, ncl, bayesncl", "imagenet100", NCL | dict(
         image_size=224, epochs=100, batch_size=128, lr=0.3 * 128 / 256, head_hidden=16384, head_out=2048)),
     ("ncl, bayesncl", CIFAR, dict(activation="rep_relu")), ("ncl, bayesncl", "imagenet100", dict(activation="relu")),
     ("bayesncl", "imagenet100", dict(gate_lr=0.1, gate_hidden=16384)),
     ("bayesncl", CIFAR, dict(gate="ste", gate_layers=2, gate_hidden=2048, gate_lr=0.1, gate_temperature=1, prior=0.8,
                              kl_weight=3e-5, detach=True, similarity="cosine")),
-    ("sparsehead", CIFAR + " stl10 tiny-imagenet-200", dict(
-        arch="resnet18", batch_size=512, optimizer="adam", weight_decay=1e-6, schedule="step", momentum=0.99,
-        temperature=0.5, sparse_weight=1e-4, head="mlp", head_hidden=1024, min_scale=0.2, jitter=0.4, gray=0.1, blur=0,
-        crop="bicubic", order="colour-crop")),
+    ("sparsehead", CIFAR + " stl10 tiny-imagenet-200", WMSE | WEAK | dict(arch="resnet18", head="mlp", momentum=0.99,
+        temperature=0.5, sparse_weight=1e-4, gray=0.1, blur=0, crop="bicubic", order="colour-crop")),
     ("sparsehead, sparsehead --base wmse", CIFAR, dict(
         image_size=32, epochs=1000, lr=3e-3, head_out=64, whiten_size=128, whiten_splits=1)),
     ("sparsehead, sparsehead --base wmse", "stl10 tiny-imagenet-200", dict(
         image_size=64, lr=2e-3, head_out=128, whiten_size=256, whiten_splits=4)),
     ("sparsehead", "stl10", dict(epochs=2000)), ("sparsehead --base swav", CIFAR, dict(epochs=1000, temperature=0.1)),
-    ("sparsehead --base wmse", IMAGENET, dict(
-        batch_size=512, optimizer="adam", lr=2e-3, weight_decay=1e-6, schedule="step", head_hidden=1024, head_out=128,
-        whiten_size=256, whiten_splits=1, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5)),
+    ("sparsehead --base wmse", IMAGENET, WMSE | STRONG | dict(lr=2e-3, head_out=128, whiten_size=256, whiten_splits=1)),
     *((f"sparsehead --base {base}", IMAGENET, LARGE | more | dict(
         batch_size=batch, lr=lr, weight_decay=decay, head_hidden=hidden, head_out=out))
       for base, batch, lr, decay, hidden, out, more in [
@@ -266,17 +259,15 @@ PUBLISHED = [  # programs, data sets, and what the papers and the authors' code 
         ("barlow", 2048, 0.2 * 8, 1.5e-6, 8192, 8192, dict(bias_lr=0.0048 * 8)),
         ("vicreg", 2048, 0.2 * 8, 1e-6, 8192, 8192, dict(jitter=0.4, gray=0.2)),
         ("ssl-hsic", 4096, 0.4 * 16, 1e-6, 4096, 256, dict(momentum=0.99)),
-        ("swav", 64 * 64, 4.8, 1e-6, 2048, 128, dict(
-            temperature=0.1, prototypes=3000, min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bilinear"))]),
-    *(("lpjepa", names, more | dict(mu=0, invariance_weight=25, match_weight=match, projections=8192, optimizer="lars",
-       epochs=1000, weight_decay=1e-4, warmup=10, head_hidden=K, head_out=K, min_scale=0.2, jitter=0.4, gray=0.2))
+        ("swav", 64 * 64, 4.8, 1e-6, 2048, 128, STRONG | dict(temperature=0.1, prototypes=3000, crop="bilinear"))]),
+    *(("lpjepa", names, WEAK | more | dict(mu=0, invariance_weight=25, match_weight=match, projections=8192,
+       optimizer="lars", epochs=1000, weight_decay=1e-4, warmup=10, head_hidden=K, head_out=K))
       for names, match, K, more in [(CIFAR, 250, 512, dict(arch="resnet18", batch_size=256, lr=0.03)), (
           "imagenet100", 125, 2048, dict(arch="resnet50", batch_size=128, lr=0.165 * 128 / 256, blur=0.5))]),
     ("simsiam", CIFAR, SIMSIAM | dict(arch="resnet18", image_size=32, epochs=800, lr=0.03 * 2, weight_decay=5e-4,
                                       projector_layers=2, blur=0, crop="bilinear", stop_grad=True, predictor=True)),
     ("simsiam", "imagenet", SIMSIAM | dict(arch="resnet50", image_size=224, epochs=100, lr=0.05 * 2, weight_decay=1e-4,
-                                           projector_layers=3, blur=0.5)),
-]
+                                           projector_layers=3, blur=0.5))]
 
 
 def test_presets_lars_and_schedules_are_the_published_ones_any_preset_may_be_named_and_byols_momentum_grows_to_1():
@@ -390,8 +381,7 @@ def test_interpretability_is_the_loop_and_sepin_the_loss_without_a_dimension_les
 
 
 def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_values_known_embeddings_their_geometry():
-    y = torch.tensor([0] * 20 + [1] * 9 + [3])
-    draw = torch.Generator().manual_seed(0)
+    y, draw = torch.tensor([0] * 20 + [1] * 9 + [3]), torch.Generator().manual_seed(0)
     for row in common.random_consistency(y, 3):
         order = y[torch.randperm(30, generator=draw)].tolist()
         assert row.tolist() == pytest.approx([max(map(order[:n].count, order)) / n for n in range(1, 31)])
@@ -420,9 +410,8 @@ def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_v
 
 # --------------------------------------------------------------------------------- losses of all methods, sparsehead.py
 def naive_nt_xent(z1, z2, temperature):
-    z = unit(torch.cat([z1, z2]))
-    rows = enumerate(torch.exp(z @ z.T / temperature))
-    return -sum(torch.log(row[i - len(z1)] / (row.sum() - row[i])) for i, row in rows) / len(z)
+    rows = torch.exp((z := unit(torch.cat([z1, z2]))) @ z.T / temperature)
+    return -sum(torch.log(row[i - len(z1)] / (row.sum() - row[i])) for i, row in enumerate(rows)) / len(z)
 
 
 def naive_barlow(z1, z2, lambd=0.005):
@@ -431,30 +420,18 @@ def naive_barlow(z1, z2, lambd=0.005):
     return sum((1 - c) ** 2 if i == j else lambd * c**2 for (i, j), c in C.items())
 
 
-def naive_vicreg(z1, z2):
-    loss = 25 * (z1 - z2).square().mean()
-    for C in (z1.T.cov(), z2.T.cov()):
-        terms = (12.5 * F.relu(1 - (row[i] + 1e-4).sqrt()) + row.square().sum() - row[i]**2 for i, row in enumerate(C))
-        loss = loss + sum(terms) / len(C)
-    return loss
-
-
-def naive_wmse(z1, z2, size, splits):
-    loss = 0
-    for order in ((torch.arange(len(z1)) * split * 0.618034).frac().argsort() for split in range(1, splits + 1)):
-        for rows in order.split(size):
-            w1, w2 = ((z - z.mean(0)) @ torch.linalg.cholesky(z.T.cov()).inverse().T for z in (z1[rows], z2[rows]))
-            loss = loss + sum(2 - 2 * a @ b / (a.norm() * b.norm()) for a, b in zip(w1, w2)) / (len(z1) * splits)
-    return loss
+def naive_wmse(z1, z2):  # of 12 samples, split in two ways into sub-batches of 6
+    parts = [rows for split in (1, 2) for rows in (torch.arange(12) * split * 0.618034).frac().argsort().split(6)]
+    white = lambda z: unit((z - z.mean(0)) @ torch.linalg.cholesky(z.T.cov()).inverse().T)
+    return sum(2 - 2 * a @ b for rows in parts for a, b in zip(white(z1[rows]), white(z2[rows]))) / (12 * 2)
 
 
 def naive_swav(z1, z2):
     *s, loss = *(unit(z) @ unit(PROTOTYPES).T for z in (z1, z2)), 0
     for ours, other in s, s[::-1]:
         Q = torch.exp(other.detach() / 0.05)
-        for _ in range(3):
-            Q = torch.stack([column / column.sum() for column in Q.T]).T
-            Q = torch.stack([row / row.sum() for row in Q])
+        for _ in range(6):  # three times columns, then rows: what is stacked is transposed
+            Q = torch.stack([column / column.sum() for column in Q.T])
         loss = loss - sum(q @ (p / p.sum()).log() for q, p in zip(Q, torch.exp(ours / 0.1))) / (2 * len(z1))
     return loss
 
@@ -467,26 +444,25 @@ def naive_hsic(*views):  # by centred kernel matrices, tr(K H L H), L = 1 for vi
     return 3 * ((H @ K @ H).square().sum() / n**2).sqrt() - (biased - 1 / (M - 1) + K.mean() * (M / (M - 1) - 1))
 
 
-def naive_info_nce(v, t, temperature):
-    s = torch.exp(unit(v) @ unit(t).T / temperature)
-    return -sum(torch.log(s[i, i] / s[i].sum() * s[i, i] / s[:, i].sum()) for i in range(len(s))) / 2 / len(s)
-
-
 unit = lambda z: z / z.norm(dim=1, keepdim=True)
 PROTOTYPES = torch.randn(6, 5, dtype=torch.double, generator=torch.Generator().manual_seed(0))
 PAIRS = [*itertools.permutations(range(7), 2)]  # of different samples in a batch of 7
 LOSSES = [
-    *((ours, naive, dict(temperature=t)) for t in (0.1, 0.5)
-      for ours, naive in ((simclr.nt_xent, naive_nt_xent), (mmncl.info_nce, naive_info_nce))),
+    *((ours, naive, dict(temperature=t)) for t in (0.1, 0.5) for ours, naive in (
+        (simclr.nt_xent, naive_nt_xent), (mmncl.info_nce, lambda *z, temperature: sum(
+            ((b - b[i]) @ a[i] / temperature).exp().sum().log()  # of all b it is b[i] that belongs to a[i]; both ways
+            for a, b in itertools.permutations(map(unit, z)) for i in range(7)) / 14))),
     (lambda f, W: F.cross_entropy(nce.class_scores(f, W), torch.arange(7) % 3),
      lambda f, W: sum(sum(((W[c] - W[i % 3]) @ f[i]).exp() for c in range(7)).log() for i in range(7)) / 7, {}),
     (simclr.spectral_loss, lambda a, b: sum((a[i] @ b[j])**2 for i, j in PAIRS) / 42 - 2 * (a * b).sum() / 7, {}),
     (sparsehead.barlow_loss, naive_barlow, {}), (sparsehead.barlow_loss, naive_barlow, dict(lambd=0.1)),
-    (sparsehead.vicreg_loss, naive_vicreg, {}), (sparsehead.hsic_loss, naive_hsic, {}),
+    (sparsehead.vicreg_loss, lambda z1, z2: 25 * (z1 - z2).square().mean() + sum(
+        12.5 * F.relu(1 - (row[i] + 1e-4).sqrt()) + row.square().sum() - row[i]**2
+        for z in (z1, z2) for i, row in enumerate(z.T.cov())) / 5, {}),
+    (sparsehead.hsic_loss, naive_hsic, {}), (lambda *views: sparsehead.swav_loss(*views, PROTOTYPES), naive_swav, {}),
     (lambda *views, **_: sparsehead.hsic_loss(*views, *views), lambda *views: naive_hsic(*views, *views), {}),
-    (lambda *views: sparsehead.swav_loss(*views, PROTOTYPES), naive_swav, {}),
     (lambda *views: sparsehead.wmse_loss(*(z.repeat(2, 1)[:12, :3] for z in views), size=6, splits=2),
-     lambda *views: naive_wmse(*(z.repeat(2, 1)[:12, :3] for z in views), size=6, splits=2), {}),
+     lambda *views: naive_wmse(*(z.repeat(2, 1)[:12, :3] for z in views)), {}),
     (lambda z, t: lpjepa.sliced_wasserstein(z, t, PROTOTYPES[:2].float()),  # of all plans the best, per direction
      lambda z, t: sum(min(((z - t[[*order]]) @ v).square().mean() for order in itertools.permutations(range(7)))
                       for v in PROTOTYPES[:2]) / 2, {}),
@@ -571,10 +547,9 @@ def test_gates_are_thresholds_of_their_noise_kl_is_torchs_and_nothing_reaches_th
     soft, alpha = bayesncl.gate(logits, "soft")
     assert torch.equal(soft, alpha) and (bayesncl.gate(logits, "none")[0] == 1).all()
     for kind, probability in ("logistic", alpha), ("gumbel", 1 - (-logits.exp()).exp()):  # P(l + noise > 0)
-        m, _ = bayesncl.gate(logits, kind, noise=True)
+        m, parts = bayesncl.gate(logits, kind, noise=True)[0], (alpha > 0, alpha < 0.3, (alpha > 0.7) & (alpha < 0.8))
         assert set(m.unique().tolist()) == {0.0, 1.0}
-        for part in (alpha > 0, alpha < 0.3, (alpha > 0.7) & (alpha < 0.8)):
-            assert abs((m - probability)[part].mean()) < 0.02
+        assert all(abs((m - probability)[part].mean()) < 0.02 for part in parts)
         assert torch.equal(bayesncl.gate(logits, kind)[0], (logits > 0).float())  # without noise in evaluation
     alpha = torch.rand(30, 7).clamp(0.011, 0.989).requires_grad_()
     p, q = (torch.distributions.Bernoulli(probs) for probs in (alpha, torch.tensor(0.3)))
@@ -607,11 +582,10 @@ def test_gates_are_thresholds_of_their_noise_kl_is_torchs_and_nothing_reaches_th
 def test_lpjepas_distance_leads_to_the_share_that_mu_sets_in_two_dimensions_and_does_not_see_it_in_256():
     u, z = torch.rand(200_000).double(), torch.rand(6, 4)
     tail = {"laplace": lambda x: 0.5 * math.exp(-x * math.sqrt(2)), "gaussian": lambda x: math.erfc(x / 2**0.5) / 2}
-    for (noise, above), mu in itertools.product(tail.items(), (-2.5, -1.0, 0.0, 0.8)):
+    for (noise, above), mu, least in itertools.product(tail.items(), (-2.5, -1.0, 0.0, 0.8), (0, 0.5)):
         known, samples = above(-mu) if mu <= 0 else 1 - above(mu), lpjepa.rectified_samples(u, mu, noise)
         assert lpjepa.expected_active(mu, noise) == pytest.approx(known) and samples.min() == 0
-        for least in (0, 0.5):
-            assert abs((samples > least).double().mean() - lpjepa.expected_active(mu - least, noise)) < 0.005
+        assert abs((samples > least).double().mean() - lpjepa.expected_active(mu - least, noise)) < 0.005
     assert lpjepa.sliced_wasserstein(z, z[torch.randperm(6)], torch.randn(5, 4)) < 1e-12
     draw = lambda n, K, mu: lpjepa.rectified_samples(torch.rand(n, K), mu)
     for mu in (-1.0, -0.5, 0.5):  # embeddings of two dimensions that nothing but the distance moves
@@ -758,11 +732,10 @@ def test_training_is_the_plain_algorithm(factors):  # two epochs of SGD for a re
     (end, views), (start, plain) = watched(s), (sc.build(s, sc.Data(s, "cpu")).requires_grad_() for _ in range(2))
     mlp, head, encoders = s.head == "mlp", plain["head"], [encoder for chain in plain["networks"] for encoder in chain]
     def encode(i, h):  # h (K, B)
+        b, scale_and_shift = encoders[i].b[0], [v.flatten() for v in encoders[i].affine]
         for W in encoders[i].layers:
             h = W[0] @ h
-        scale_and_shift = (v.flatten() for v in encoders[i].affine)
         h = h if s.batch_norm == "no" else F.batch_norm(h.T, None, None, *scale_and_shift, training=True).T
-        b = encoders[i].b[0]
         return {"srelu": (h - b).relu() - (-h - b).relu(), "relu": (h - b).relu(),
                 "authors": h.relu() - (-h - 2 * b).relu()}[s.activation]
     embed = lambda a: encode(1, encode(0, a)) if mlp else encode(0, a)
@@ -771,12 +744,9 @@ def test_training_is_the_plain_algorithm(factors):  # two epochs of SGD for a re
     distance = lambda u, v: 2 - 2 * (unit(u) * unit(v.detach())).sum(0).mean()  # Eq. (4); of products Eq. (6) to (8)
     for i, (a1, a2) in enumerate((a1[0], a2[0]) for a1, a2 in views):
         trained = [i % 2] if s.method == "noncl" else range(1 + mlp)  # in turn, over the end of an epoch too
-        if s.method == "simclr":
-            loss = naive_nt_xent(predict(embed(a1)).T, predict(embed(a2)).T, s.temperature[0])
-        elif s.method == "simsiam":
-            loss = (distance(predict(embed(a1)), embed(a2)) + distance(predict(embed(a2)), embed(a1))) / 4
-        else:
-            loss = distance(predict(encode(i % 2, a1)), encode(1 - i % 2, a2))
+        loss = {"simclr": lambda: naive_nt_xent(predict(embed(a1)).T, predict(embed(a2)).T, s.temperature[0]),
+                "simsiam": lambda: sum(distance(predict(embed(a)), embed(b)) for a, b in ((a1, a2), (a2, a1))) / 4,
+                "noncl": lambda: distance(predict(encode(i % 2, a1)), encode(1 - i % 2, a2))}[s.method]()
         free = [p for i in trained for p in encoders[i].parameters() if p is not encoders[i].b or s.train_bias == "yes"]
         for p, gradient in zip([*free, *head], torch.autograd.grad(loss, [*free, *head])):
             p.data -= 0.1 * gradient
@@ -960,8 +930,7 @@ def test_finetuning_trains_a_copy_of_the_whole_backbone_and_what_it_or_look_cann
     for kept in {"x_train", "x_test"}, {*toy}:
         np.savez(tmp_path / "toy.npz", **{key: 0 * toy[key] for key in kept})
         assert "needs labels of two classes or more" in refused("finetune.py", folder)
-    np.savez(tmp_path / "toy.npz", **toy | {"y_test": 1 - toy["y_test"]})
-    torch.save({"weight": torch.ones(2)}, path)
+    np.savez(tmp_path / "toy.npz", **toy | {"y_test": 1 - toy["y_test"]}), torch.save({"weight": torch.ones(2)}, path)
     assert "is not the resnet8 of config.json" in refused("finetune.py", folder)
     assert "is not the data set of this run" in refused("look.py", folder)
 
@@ -1147,12 +1116,10 @@ def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine
         assert last["explained_variance"] == pytest.approx(1 - error / variance, rel=1e-3)
         assert (last["lp1"], last["knn5"]) == (of_run["lp1"], of_run["knn5"]) and 0.08 < last["act"] < 0.101, method
     shutil.copytree(whole / method, source := tmp_path / "source")
-    end, stopped = common.Run.end_epoch, (f"sae.py {flags} --batch-topk", source, "--out", tmp_path / "stopped")
-    stop = lambda run, epoch, *more: end(run, epoch, *more) or epoch == 1 and 1 / 0
+    end, stop = common.Run.end_epoch, lambda run, epoch, *more: end(run, epoch, *more) or epoch == 1 and 1 / 0
     with mock.patch.object(common.Run, "end_epoch", stop):
-        pytest.raises(ZeroDivisionError, inside, *stopped)
-    shutil.rmtree(source)  # the checkpoint has the backbone
-    inside("sae.py --resume", tmp_path / "stopped")
+        pytest.raises(ZeroDivisionError, inside, f"sae.py {flags} --batch-topk", source, "--out", tmp_path / "stopped")
+    shutil.rmtree(source), inside("sae.py --resume", tmp_path / "stopped")  # the checkpoint has the backbone
     other = folder.with_name(folder.name.replace("seed1", "seed2"))
     inside(f"sae.py {flags} --batch-topk", whole / method, "--out", other)
     assert lines(tmp_path / "stopped") == lines(other) != lines(folder)
@@ -1178,8 +1145,7 @@ def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine
     "lpjepa.py --noise gaussian --preset default --arch resnet20 --batch-size 40", "simclr.py --dataset unlabelled"])
 def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, command):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager", fullgraph=True))
-    program, _, flags = command.partition(" ")
-    inside(f"{program} {tiny} --epochs 1 {flags} --compile --out", tmp_path)
+    inside(command.replace(".py", f".py {tiny} --epochs 1") + " --compile --out", tmp_path)
     first, last = lines(tmp_path)
     assert np.isfinite(first["loss"]) and last["act"] > 0 and ("lp1" in last) == ("unlabelled" not in command)
     assert not any("_orig_mod" in key for key in common.load_checkpoint(tmp_path / "checkpoint.pt")["model"])
@@ -1226,14 +1192,13 @@ def test_what_cannot_be_used_is_refused_in_one_line(whole, tiny, tmp_path, monke
 
 @pytest.mark.slow
 def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tmp_path):
-    api = pytest.importorskip("playwright.sync_api")
     chromium = shutil.which("chromium") or shutil.which("google-chrome") or pytest.skip("no Chromium on the PATH")
     evil, noise, folder = "<script>alert(1)</script>\"'&", [], whole / "ncl"
     (tmp_path / "names.txt").write_text(f"{evil}\n" * 10)
     look.main([str(folder), str(whole / "simclr"), "--classes", str(tmp_path / "names.txt")])
     table, last = np.genfromtxt(folder / "dimensions.csv", delimiter=",", names=True), lines(folder)[-1]
     dead, live = ([row for row in table if (row["act"] > 0) == kind] for kind in (False, True))
-    with api.sync_playwright() as playwright:
+    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
         page = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"]).new_page()
         for event in ("console", "pageerror", "dialog", "request"):
             page.on(event, lambda what: noise.append(getattr(what, "url", what)))
@@ -1250,8 +1215,7 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
             page.select_option("#sort", key)
             value = {row["dimension"]: sign * row[key] for row in live}
             assert [value[k] for k in shown()] == sorted(value.values()), key
-        page.fill("#find", "act>10.5 cons > 15.1")
-        page.wait_for_timeout(800)
+        page.fill("#find", "act>10.5 cons > 15.1"), page.wait_for_timeout(800)
         assert {*shown()} == {row["dimension"] for row in live if row["act"] > 0.105 and row["cons"] > 0.151}
         k, n = int(live[0]["dimension"]), round(100 * live[0]["act"])  # of 100 images
         assert f"Dimension {k}\n" in at(f"dim={k}") and evil in page.inner_text(".bars")
@@ -1272,8 +1236,7 @@ def test_the_page_shows_what_an_address_says_and_asks_for_nothing_else(whole, tm
 # ----------------------------------------------- unbreakable and fast: interruption, damage, no waiting, many processes
 @pytest.mark.parametrize("command", ["bayesncl.py --gate gumbel", "sparsehead.py --base byol"])
 def test_a_run_killed_twice_ends_like_an_uninterrupted_one_and_may_grow(tiny, tmp_path, command):
-    program, *flags = shlex.split(f"{command} {tiny} --epochs 10")
-    run, one = tmp_path / "run", tmp_path / "one"
+    (program, *flags), run, one = shlex.split(f"{command} {tiny} --epochs 10"), tmp_path / "run", tmp_path / "one"
     inside(f"{command} {tiny} --epochs 10 --out", one)
     for done, argv in (0, [*flags, "--out", run]), (3, ["--resume", run]):
         process = subprocess.Popen([sys.executable, HERE / program, *argv], stdout=subprocess.DEVNULL)
@@ -1428,8 +1391,7 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
     for path in report.PAGES:
         assert report.with_tables(page := path.read_text()) == page, f"python tools/report.py rewrites {path}"
         assert len(re.findall(r"^\| \[[^]]*\]\([\w/]*shapes-[\w-]+-seed1\) \|", page, re.M)) >= 5, "no table of records"
-        heads = re.findall(r"^#+ (.*)$", page.lower(), re.M)
-        anchors = {re.sub(r"[^\w -]", "", head).replace(" ", "-") for head in heads}
+        anchors = {re.sub(r"[^\w -]", "", h).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", page.lower(), re.M)}
         for link in re.findall(r"\]\((?!http)([^()]+)\)", page):
             assert link[1:] in anchors if link[0] == "#" else (path.parent / link.partition("#")[0]).exists(), link
     for folder in filter(Path.is_dir, report.RESULTS.iterdir()):  # the last page is that of results/
@@ -1449,9 +1411,8 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
     monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda *args: parse(*args) and next(iter(())))
     for name, *argv in commands:
         monkeypatch.setattr(sys, "argv", [name, *argv])
-        module = importlib.import_module(Path(name).stem)
-        with pytest.raises(StopIteration):  # when all is parsed
-            module.parser().parse_args() if hasattr(module, "parser") else module.main()
+        module = importlib.import_module(Path(name).stem)  # whose parser stops when all is parsed
+        pytest.raises(StopIteration, module.parser().parse_args if hasattr(module, "parser") else module.main)
     assert common.table("bayesncl", lines(HERE / "results" / "shapes-bayesncl-seed1-two-threads")[-1]) in readme
     ours = {Path(name).stem for name in PYTHON}
     assert {getattr(module, "EPS", 1e-2) for module in METHODS.values()} == {1e-2}
@@ -1465,8 +1426,7 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
 def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results"), monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
     for seed, lp1 in enumerate((1.0, 2.0, 6.0), 1):
-        for row, numbers in dict(a=dict(lp1=lp1, act=None), b=dict(lp1=1.0)).items():
-            leave(tmp_path / "results" / f"{row}-seed{seed}", **numbers)
+        leave(report.RESULTS / f"a-seed{seed}", lp1=lp1, act=None), leave(report.RESULTS / f"b-seed{seed}", lp1=1.0)
     assert report.image_cell("[A](a-seed1)", "{lp1:.1f} / {open:.0%}") == "3.0 ± 2.6 / 25 % ± 0 %"  # √(14 / 2)
     assert report.image_cell("[A](a-seed1) − [B](results/b-seed1)", "{lp1:.1f}") == "2.0 ± 2.6"
     assert report.image_cell("[A](a-seed1)", "{cons_weighted:.0f} {cons_0.01:.0f}", "3") == "30 50"
