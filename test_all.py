@@ -17,7 +17,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "tools")]
 
 import bayesncl, common, lpjepa, mmncl, ncl, nce, sae, shapes, simclr, simsiam, sparsehead, sparse_coding as sc
-import benchmark, decode, finetune, look, report, robustness, sparsity, study, theory, theory_gate, theory_nmf, words
+import benchmark, decode, finetune, look, rarity, report, robustness, sparsity, study, theory, theory_gate, theory_nmf
+import words
 
 METHODS = {module.__name__: module for module in (simclr, ncl, bayesncl, sparsehead, simsiam, nce, mmncl, lpjepa)}
 
@@ -1170,6 +1171,7 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "ncl.py --eval-only {simclr}/checkpoint.pt": "another program", "simclr.py --resume .": "an older version made it",
     "simclr.py --eval-only {simclr}/checkpoint.pt --head-out 32": "does not fit these settings",
     "sparsity.py {ncl} --draw no.png": "none of these folders", "ncl.py --eval-only checkpoint.pt": "cannot be read as",
+    "rarity.py {ncl}": "is no record with dimensions.csv",
     "sae.py {ncl} --batch-size 60 --topk 300": "300: there are 256 units", "sae.py --epochs 1": "whose features?",
     "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; tiny has 10", "sae.py .": "is no run of an image method",
     "sparse_coding.py --d 60": "--p is 50", "look.py .": "not the folder of a run",
@@ -1423,6 +1425,20 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
         assert flags <= {name for names in read for name in names}, method
 
 
+def test_what_rarity_gives_a_dimension_is_what_as_many_random_images_have(tmp_path, capsys):
+    two = 0.5 + 0.5 * 999 / 9999  # of the 10,000 images two are of one class or of two
+    assert rarity.chance(10, 10_000)[[0, 1, -1]] == pytest.approx([1, two, 0.1], abs=0.03)
+    for seed in 1, 2, 3:
+        leave(folder := tmp_path / f"cifar10-cpu-ncl-seed{seed}")
+        (folder / "config.json").write_text('{"dataset": "cifar10"}')
+        (folder / "dimensions.csv").write_text(f"act,cons\n0,\n1e-4,1\n2e-4,1\n0.2,0.{seed + 4}\n")
+    found = rarity.summary(*rarity.consistencies(folder)[:3], 10_000)
+    assert found["above"] == pytest.approx(100 * (1 - two + 0.6) / 3, abs=1.5) and found["≥ 0.1 %"] == 70
+    assert found["above it"] == pytest.approx(60, abs=1) and (found["live"], found["below 0.1 %"]) == (3, 2)
+    inside("rarity.py", *tmp_path.iterdir(), "--draw", tmp_path / "rarity.png")
+    assert "86.7 ± 3.3 |" in capsys.readouterr().out and (tmp_path / "rarity.png").exists()
+
+
 def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report, "RESULTS", tmp_path / "results"), monkeypatch.setattr(study, "RUNS", tmp_path / "runs")
     for seed, lp1 in enumerate((1.0, 2.0, 6.0), 1):
@@ -1453,6 +1469,11 @@ def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tm
     assert (tmp_path / "results" / "a" / "dimensions.csv").read_text() == (
         "dimension,act,mean,mono,class,cons,adjusted,entropy,bits\n0,1,0.723607,0.368524,1,0.75,0,0.644611,0\n"
         "1,0.5,0.447214,0.368524,1,1,1,0,0.130941\n2,0,0,,,,,,0\n")
+    leave(folder := tmp_path / "runs" / "cifar100-cpu-a"), (seen := {})
+    for epochs in 5, 5, 10:
+        torch.save(dict(epochs=epochs), folder / "checkpoint.pt"), study.on_the_way(folder.name, seen)
+    assert [common.load_checkpoint(folder / f"checkpoint-{epochs}.pt") for epochs in (5, 10)] == [
+        dict(epochs=epochs) for epochs in (5, 10)] and len([*folder.glob("checkpoint*")]) == 3
     method.write_text("import time; time.sleep(1000)")
     with pytest.raises(SystemExit, match="--minutes are over; the same command goes on"):
         study.record_all({"d": [[str(method)]]}, 1, "cpu", "data", time.monotonic() + 0.5)

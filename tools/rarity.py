@@ -22,13 +22,13 @@ TEST = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)
 
 
 def chance(classes: int, images: int) -> np.ndarray:
-    """Expected share of the most frequent of equal classes among 1, 2, …, `images` of the images, all of them at most."""
+    """Expected share of the most frequent of equal classes among 1, 2, …, `images` of so many images, (images,)."""
     return common.random_consistency(torch.arange(images) % classes).mean(0).numpy()
 
 
 def consistencies(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Of a record's live dimensions: images (n,) that each is active on, Cons. and its chance, shares (n,); the data set.
-    BadInput where the folder has no dimensions.csv or is of another data set."""
+    """Of a record's live dimensions: the images that each is active on, its Cons. and that by chance, (L,) each; the
+    data set's name. BadInput where the folder has no dimensions.csv or is of a data set that TEST lacks."""
     columns, config = report.dimensions(folder), folder / "config.json"
     data = json.loads(config.read_text()).get("dataset") if config.exists() else None
     if not len(columns) or data not in TEST:
@@ -39,8 +39,8 @@ def consistencies(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, str
 
 
 def summary(n: np.ndarray, cons: np.ndarray, by_chance: np.ndarray, images: int) -> dict[str, float]:
-    """What the table shows of a run, % but for counts: Cons., of it by chance, above chance, the same of dimensions that
-    are active on a thousandth of the images or more; live ones, those below a thousandth."""
+    """What the table shows of a run, % but for counts: Cons., by chance, above chance; the same of the dimensions that
+    are active on a thousandth of the images or more; the number of live ones, of those below a thousandth."""
     frequent = n >= images / 1000
     mean = lambda values, of=slice(None): 100 * values[of].mean() if len(values[of]) else np.nan
     return {"Cons.": mean(cons), "by chance": mean(by_chance), "above": mean(cons - by_chance),
@@ -49,8 +49,8 @@ def summary(n: np.ndarray, cons: np.ndarray, by_chance: np.ndarray, images: int)
 
 
 def draw(rows: dict[str, list[tuple]], path: str) -> None:
-    """A panel per row, a dot per dimension of all seeds over the images that it is active on, above the curve of chance;
-    last, the means over dimensions that are active on at least n images, mean ± std over seeds."""
+    """A panel per row, a dot per dimension of all seeds over the images that it is active on, and the curve of chance;
+    last, the means over the dimensions that are active on at least so many images, mean ± std over seeds."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:

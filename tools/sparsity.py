@@ -1,12 +1,13 @@
 """Is sparsity better built in or added afterwards? Methods at equal numbers of active entries per image.
 
     python tools/study.py shapes-sparsity                the runs, five seeds: two hours on two cores
+    python tools/study.py cifar10-cpu-sparsity           three seeds: four hours
     python tools/sparsity.py runs/shapes-sparsity-*      stability over seeds, stability.json in each folder
     python tools/sparsity.py results/*-sparsity-* --draw assets/sparsity.png     each metric over active entries
 
 SimCLR with a TopK autoencoder on its features (sae.py), NCL, NCL + TopK, BayesNCL and Rectified LpJEPA, each brought
-to about 2, 4, 8, 16 and 32 active entries by its own knob, KNOBS. NCL has no other knob than its number of dimensions,
-of which about an eighth is active on an image; the others have 256, "sae-narrow" as many as NCL.
+to about 2, 4, 8, 16 and 32 active entries by its own knob, KNOBS. NCL's is its number of dimensions; the others have
+256, "sae-narrow" as many as NCL. On CIFAR-10 τ is 0.07, at which NCL with 256 dimensions has 32 (with 0.2: nine).
 
 Stability: of each dimension that is live in one run, the cosine of its activations (of normalised embeddings, absolute)
 on the test images with those of its partner in a run of another seed, where the pair with the largest cosine is made
@@ -29,19 +30,26 @@ from report import common
 
 import look
 
-LEVELS, WIDTHS = (2, 4, 8, 16, 32), (16, 32, 64, 128, 256)  # active entries per image; dimensions of NCL that have them
+LEVELS = (2, 4, 8, 16, 32)  # active entries per image
+WIDTHS = {"shapes": (16, 32, 64, 128, 256), "cifar10-cpu": (4, 8, 16, 64, 256)}  # dimensions of NCL that have as many
 METHODS = {"sae": "SimCLR + SAE", "sae-narrow": "SimCLR + SAE, as wide as NCL", "ncl": "NCL", "ncl-topk": "NCL + TopK",
            "bayesncl": "BayesNCL", "lpjepa": "LpJEPA"}
 PROGRAMS = dict.fromkeys(["sae", "sae-narrow"], "sae.py runs/{study}-simclr-seed{seed}") | {
     "ncl": "ncl.py", "ncl-topk": "ncl.py", "bayesncl": "bayesncl.py", "lpjepa": "lpjepa.py"}
-ALIKE = {"sae": [f"--units 256 --topk {k}" for k in LEVELS], "ncl": [f"--head-out {K}" for K in WIDTHS],
-         "sae-narrow": [f"--units {K} --topk {k}" for K, k in zip(WIDTHS, LEVELS)]}
-KNOBS = {  # data: method: what sets the number of its active entries, by LEVELS
-    "shapes": ALIKE | {
-        "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
-        "bayesncl": [f"--prior {rho} --kl-weight {weight}" for rho, weight in (
-            (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.5, 3e-4), (0.95, 3e-2))],
-        "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]}}
+KNOBS = {data: {  # data: method: what sets the number of its active entries, by LEVELS
+    "sae": [f"--units 256 --topk {k}" for k in LEVELS], "ncl": [f"--head-out {K}" for K in widths],
+    "sae-narrow": [f"--units {K} --topk {k}" for K, k in zip(widths, LEVELS)],
+} for data, widths in WIDTHS.items()}
+KNOBS["shapes"] |= {
+    "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
+    "bayesncl": [f"--prior {rho} --kl-weight {weight}" for rho, weight in (
+        (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.5, 3e-4), (0.95, 3e-2))],
+    "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]}
+KNOBS["cifar10-cpu"] |= {
+    "ncl-topk": [f"--topk {k}" for k in LEVELS],
+    "bayesncl": [f"--prior {rho} --kl-weight {weight}" for rho, weight in (
+        (0.2, 1e-3), (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.95, 3e-2))],
+    "lpjepa": [f"--mu {mu}" for mu in (-3.7, -3.1, -2.4, -1.8, -1.3)]}
 SHOWN = {"lp1_embedding": "linear probe on z, %", "knn5_embedding": "5-NN on z, %", "cons": "Cons., %",
          "adjusted": "adjusted Cons., %", "mono_simclr": "MonoScore", "dead_dims": "dead dimensions, %",
          "stability": "stability (dotted: by chance)"}
@@ -154,7 +162,8 @@ def draw(folders: list[Path], path: str) -> None:
                     panel.plot(x, [np.mean(point["stability_chance"]) for point in points], ":", color=f"C{colour}")
             panel.set(xscale="log", title=title, xticks=LEVELS, xticklabels=LEVELS)
             panel.minorticks_off()
-        last.legend(*panels[0].get_legend_handles_labels(), title=f"{dataset}, over active entries per image",
+        title = {"shapes": "built-in data set", "cifar10-cpu": "CIFAR-10, 10,000 images"}.get(dataset, dataset)
+        last.legend(*panels[0].get_legend_handles_labels(), title=f"{title}:\nover active entries per image",
                     loc="center", frameon=False)
         last.set_axis_off()
     figure.savefig(path, dpi=80)

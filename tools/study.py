@@ -29,7 +29,6 @@ from report import ROOT, common  # common.py of the folder above
 import look
 
 RUNS = ROOT / "runs"
-
 ROWS = {  # row: a program and its flags
     **{method: f"{method}.py" for method in ("simclr", "ncl", "bayesncl", "simsiam", "mmncl")},
     **{f"{method}-spectral": f"{method}.py --loss spectral" for method in ("simclr", "ncl")},
@@ -39,10 +38,10 @@ ROWS = {  # row: a program and its flags
     "bayesncl-no-detach": "bayesncl.py --no-detach",
     "bayesncl-1-layer": "bayesncl.py --gate-layers 1", "bayesncl-3-layers": "bayesncl.py --gate-layers 3",
     "bayesncl-no-kl": "bayesncl.py --kl-weight 0", "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
-    "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw",
-    "simsiam-zero-init": "simsiam.py --zero-init-residual",
+    "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw", "simsiam-zero-init": "simsiam.py --zero-init-residual",
     **{f"simsiam-no-{part}": f"simsiam.py --no-{part}" for part in ("stop-grad", "predictor")},
-    **{f"sparsehead-simclr-plain-{kind}": f"sparsehead.py --sparse-weight 0 --head {kind}" for kind in ("linear", "none")},
+    **{f"sparsehead-simclr-plain-{kind}": f"sparsehead.py --sparse-weight 0 --head {kind}"
+       for kind in ("linear", "none")},
     **{f"sparsehead-simclr-{weight}": f"sparsehead.py --sparse-weight {weight}" for weight in ("1e-2", "1e-1")},
     **{f"sparsehead-simclr-prox-{weight}": f"sparsehead.py --prox --sparse-weight {weight}" for weight in (1, 3, 10)},
     "clip": "mmncl.py --activation none",
@@ -78,6 +77,7 @@ STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its o
                     | dict.fromkeys(SPECTRAL, "--optimizer adam --lr 2e-3")),
     "shapes-bases": ("", dict.fromkeys(BASES, [1, 2, 3]), {}), "shapes-grid": ("", dict.fromkeys(GRID, [1, 2, 3]), {}),
     "shapes-sparsity": sparsity.study("shapes", "", SEEDS), "cifar10-cpu-page": (CPU, {"simclr": [1], "ncl": [1]}, {}),
+    "cifar10-cpu-sparsity": sparsity.study("cifar10-cpu", f"{CPU} --limit 10000", [1, 2, 3], "--temperature 0.07"),
     "cifar100-cpu": (CPU.replace("cifar10", "cifar100") + " --checkpoint-every 5", dict.fromkeys(
         [*METHODS[:3], "ncl-topk", *EARLY], [1, 2, 3]), {"ncl-topk": "--topk 16"}),
     **{data: (f"--dataset {data} --epochs 200", AT_200, {}) for data in ("cifar10", "cifar100")},
