@@ -1434,7 +1434,7 @@ def test_what_rarity_gives_a_dimension_is_what_as_many_random_images_have(tmp_pa
         (folder / "dimensions.csv").write_text(f"act,cons\n0,\n1e-4,1\n2e-4,1\n0.2,0.{seed + 4}\n")
     found = rarity.summary(*rarity.consistencies(folder)[:3], 10_000)
     assert found["above"] == pytest.approx(100 * (1 - two + 0.6) / 3, abs=1.5) and found["≥ 0.1 %"] == 70
-    assert found["above it"] == pytest.approx(60, abs=1) and (found["live"], found["below 0.1 %"]) == (3, 2)
+    assert found["≥ 0.1 %, above"] == pytest.approx(60, abs=1) and (found["live"], found["below 0.1 %"]) == (3, 2)
     inside("rarity.py", *tmp_path.iterdir(), "--draw", tmp_path / "rarity.png")
     assert "86.7 ± 3.3 |" in capsys.readouterr().out and (tmp_path / "rarity.png").exists()
 

@@ -8,6 +8,7 @@ the test set). Means over live dimensions, then over seeds; ± where there are t
 the mean over the dimensions that are active on at least so many images, the part of Cons. that chance gives dotted.
 """
 import argparse
+import functools
 import json
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from sparsity import by_row
 TEST = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)}  # equal classes, test images
 
 
+@functools.cache
 def chance(classes: int, images: int) -> np.ndarray:
     """Expected share of the most frequent of equal classes among 1, 2, …, `images` of so many images, (images,)."""
     return common.random_consistency(torch.arange(images) % classes).mean(0).numpy()
@@ -44,8 +46,8 @@ def summary(n: np.ndarray, cons: np.ndarray, by_chance: np.ndarray, images: int)
     frequent = n >= images / 1000
     mean = lambda values, of=slice(None): 100 * values[of].mean() if len(values[of]) else np.nan
     return {"Cons.": mean(cons), "by chance": mean(by_chance), "above": mean(cons - by_chance),
-            "≥ 0.1 %": mean(cons, frequent), "of it by chance": mean(by_chance, frequent),
-            "above it": mean(cons - by_chance, frequent), "live": len(n), "below 0.1 %": (~frequent).sum()}
+            "≥ 0.1 %": mean(cons, frequent), "≥ 0.1 %, by chance": mean(by_chance, frequent),
+            "≥ 0.1 %, above": mean(cons - by_chance, frequent), "live": len(n), "below 0.1 %": (~frequent).sum()}
 
 
 def draw(rows: dict[str, list[tuple]], path: str) -> None:

@@ -130,7 +130,8 @@ def measure(folders: list[Path]) -> None:
 
 
 def draw(folders: list[Path], path: str) -> None:
-    """SHOWN over active entries per image: two rows of panels a data set, a line a method, mean ± std of its seeds."""
+    """SHOWN over active entries per image: two rows of panels a data set, a line a method: the mean of its seeds, of
+    three or more ± std."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
@@ -154,7 +155,7 @@ def draw(folders: list[Path], path: str) -> None:
                 points = sorted(methods.get(method, []), key=lambda point: np.mean(point["entries"]))
                 x = [np.mean(point["entries"]) for point in points]
                 mean = np.array([np.mean(point[key]) for point in points])
-                std = np.array([np.std(point[key], ddof=min(1, len(point[key]) - 1)) for point in points])
+                std = np.array([np.std(point[key], ddof=1) if len(point[key]) > 2 else 0 for point in points])
                 style = ".--" if method == "sae-narrow" else ".-"
                 panel.plot(x, mean, style, color=f"C{colour}", label=METHODS[method])
                 panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.12)

@@ -32,12 +32,11 @@ RUNS = ROOT / "runs"
 ROWS = {  # row: a program and its flags
     **{method: f"{method}.py" for method in ("simclr", "ncl", "bayesncl", "simsiam", "mmncl")},
     **{f"{method}-spectral": f"{method}.py --loss spectral" for method in ("simclr", "ncl")},
-    "ncl-topk": "ncl.py --topk 64",
+    "ncl-topk": "ncl.py --topk 64", "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
     "bayesncl-untuned": "bayesncl.py",  # the ρ and λ of the authors' CIFAR-100 command where the row above has others
     **{f"bayesncl-{gate}": f"bayesncl.py --gate {gate}" for gate in ("gumbel", "soft")},
-    "bayesncl-no-detach": "bayesncl.py --no-detach",
+    "bayesncl-no-detach": "bayesncl.py --no-detach", "bayesncl-no-kl": "bayesncl.py --kl-weight 0",
     "bayesncl-1-layer": "bayesncl.py --gate-layers 1", "bayesncl-3-layers": "bayesncl.py --gate-layers 3",
-    "bayesncl-no-kl": "bayesncl.py --kl-weight 0", "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
     "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw", "simsiam-zero-init": "simsiam.py --zero-init-residual",
     **{f"simsiam-no-{part}": f"simsiam.py --no-{part}" for part in ("stop-grad", "predictor")},
     **{f"sparsehead-simclr-plain-{kind}": f"sparsehead.py --sparse-weight 0 --head {kind}"
@@ -110,7 +109,8 @@ def start(name: str, command: list[str], device: str, data_root: str) -> subproc
     if command[0].startswith("tools/"):
         command = [command[0], folder, *command[1:], *data]
     else:
-        "--eval-only" in command and shutil.rmtree(RUNS / name, ignore_errors=True)  # it has no --resume
+        if "--eval-only" in command:  # which has no --resume
+            shutil.rmtree(RUNS / name, ignore_errors=True)
         there = (RUNS / name / "config.json").exists()
         command = [*command, "--resume" if there else "--out", folder, "--device", device, *data]
     print(f"{name}: {shlex.join(command)}", flush=True)
