@@ -109,20 +109,22 @@ def measure(folders: list[Path]) -> None:
     """Write stability.json of runs, and where a run is on record, there too; print a table."""
     table = [["runs", "seeds", "stability", "by chance", "MonoScore"]]
     rows = by_row([folder for folder in folders if not folder.is_file()])  # logs lie beside runs
-    judges = [look.read_run(folder)[1]["h"] for name in rows if name.endswith("simclr") for folder in rows[name]]
+    simclr = [look.read_run(folder) for name in rows if name.endswith("simclr") for folder in rows[name]]
+    judges = {config["seed"]: arrays["h"] for config, arrays in simclr}
     for name, runs in rows.items():
         read = [look.read_run(folder) for folder in runs]
         if len(runs) < 2 or len({(config["dataset"], len(arrays["z"])) for config, arrays in read}) > 1:
             raise common.BadInput(f"{name}: stability takes two seeds or more on the same test images")
         found = stability([arrays["z"] for _, arrays in read])
-        for i, (folder, (_, arrays)) in enumerate(zip(runs, read)):
+        for numbers, folder, (config, arrays) in zip(found, runs, read):
             if judges:
-                mono = common.mono_score(F.normalize(arrays["z"]).abs(), judges[(i + 1) % len(judges)])
-                found[i]["mono_simclr"] = mono[mono.isfinite()].mean().item()
+                judge = judges[min((seed for seed in judges if seed > config["seed"]), default=min(judges))]
+                mono = common.mono_score(F.normalize(arrays["z"]).abs(), judge)
+                numbers["mono_simclr"] = mono[mono.isfinite()].mean().item()
             for place in {folder, report.RESULTS / folder.resolve().name}:
                 if place.exists():
                     with common.replacing(place / "stability.json") as file:
-                        file.write(json.dumps(found[i]).encode() + b"\n")
+                        file.write(json.dumps(numbers).encode() + b"\n")
         means = [np.mean([numbers.get(key, np.nan) for numbers in found])
                  for key in ("stability", "stability_chance", "mono_simclr")]
         table.append([name, str(len(runs)), *(f"{mean:.3f}" for mean in means)])
