@@ -2,7 +2,7 @@
 and what was interrupted goes on. To make a run anew, delete results/<name> and runs/<name> first.
 
     python tools/study.py shapes              the built-in data set, every method and ablation: three hours on two cores
-    python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: six hours on two cores
+    python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: three hours on two cores
     python tools/study.py cifar100-cpu        all of CIFAR-100, ResNet-8, after 5, 10 and 20 epochs: four hours
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
     python tools/study.py shapes --rows ncl bayesncl --seeds 1 2        --help lists what else there is
@@ -39,8 +39,7 @@ ROWS = {  # row: a program and its flags
     "bayesncl-1-layer": "bayesncl.py --gate-layers 1", "bayesncl-3-layers": "bayesncl.py --gate-layers 3",
     "bayesncl-ipw": "bayesncl.py --gate none --similarity ipw", "simsiam-zero-init": "simsiam.py --zero-init-residual",
     **{f"simsiam-no-{part}": f"simsiam.py --no-{part}" for part in ("stop-grad", "predictor")},
-    **{f"sparsehead-simclr-plain-{kind}": f"sparsehead.py --sparse-weight 0 --head {kind}"
-       for kind in ("linear", "none")},
+    **{f"sparsehead-simclr-plain-{h}": f"sparsehead.py --sparse-weight 0 --head {h}" for h in ("linear", "none")},
     **{f"sparsehead-simclr-{weight}": f"sparsehead.py --sparse-weight {weight}" for weight in ("1e-2", "1e-1")},
     **{f"sparsehead-simclr-prox-{weight}": f"sparsehead.py --prox --sparse-weight {weight}" for weight in (1, 3, 10)},
     "clip": "mmncl.py --activation none",
@@ -64,16 +63,17 @@ GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer"
 OURS = [*(f"bayesncl-{kind}" for kind in ("no-kl", "low-prior", "ipw")), "ncl-topk", "mmncl-tau-0.05", "clip-tau-0.05",
         *(row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-")))]
 AT_200 = dict.fromkeys([*METHODS[:3], "ncl-topk"], [1, 2, 3]) | dict.fromkeys([*GATE, "simsiam", *BASES], [1])
-RATES = {  # for fine-tuning on 1 %, 10 % and 100 % of the labels: the best of seed 1 on held-out training images
-    "simclr": "0.01 0.2 0.2", "ncl": "0.01 0.2 0.2", "bayesncl": "0.01 0.2 0.2", "sparsehead-simclr": "0.05 0.2 0.2",
-    "scratch": "0.01 0.05 0.2"}
+RATES = dict.fromkeys(METHODS[:3], "0.01 0.2 0.2") | {  # for 1, 10, 100 % of the labels: seed 1's best, held-out images
+    "sparsehead-simclr": "0.05 0.2 0.2", "scratch": "0.01 0.05 0.2"}
 BAYES, CPU = "--prior 0.5 --kl-weight 3e-5", "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
+TRIED = ["ncl", *(f"bayesncl-prior{rho}-kl-weight{weight}" for rho in (0.3, 0.5, 0.8) for weight in ("3e-5", "3e-4"))]
 STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its own); why these: results/README.md
     "shapes": ("", dict.fromkeys([*METHODS, *LABELLED, "mmncl", "clip"], SEEDS)
                | dict.fromkeys([*GATE, *OURS], [1, 2, 3]), {"ncl-topk": "--topk 16"}),
-    "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", *BASES, *LABELLED, "mmncl",
-                    "clip", *SPECTRAL], [1, 2, 3]), {"bayesncl": BAYES, "simsiam": "--lr 0.2"}
-                    | dict.fromkeys(SPECTRAL, "--optimizer adam --lr 2e-3")),
+    "cifar10-cpu": (f"{CPU} --limit 10000", dict.fromkeys([*METHODS, "bayesncl-untuned", *LABELLED, *SPECTRAL,
+                    "sparsehead-simclr-plain", "sparsehead-swav", "sparsehead-swav-plain"], [1, 2, 3]),
+                    {"bayesncl": BAYES} | dict.fromkeys(SPECTRAL, "--optimizer adam --lr 2e-3")),
+    "cifar10-held-out-cpu": (CPU.replace("cifar10", "cifar10-held-out"), dict.fromkeys(TRIED, [1, 2, 3]), {}),
     "shapes-bases": ("", dict.fromkeys(BASES, [1, 2, 3]), {}), "shapes-grid": ("", dict.fromkeys(GRID, [1, 2, 3]), {}),
     "shapes-sparsity": sparsity.study("shapes", "", SEEDS), "cifar10-cpu-page": (CPU, {"simclr": [1], "ncl": [1]}, {}),
     "cifar10-cpu-sparsity": sparsity.study("cifar10-cpu", f"{CPU} --limit 10000", [1, 2, 3], "--temperature 0.07"),
