@@ -44,7 +44,7 @@ Where the text leaves a choice, or text, code and this file differ:
  8. Figures. The scripts' non-contrastive model of Figures 1 and 2 ignores its batch normalisation flag, Figure 7's has
     a predictor; the captions decide here. Figure 7's caption has c = 2 and Eq. (6), its text normalised outputs
     and a start at .62: we show four c, and Eq. (6) among the variants.
- 9. Masks keep half; the scripts sweep .75, .5, .25, .1. All are 5 seeds here, Figures 5 to 7 three in the paper.
+ 9. Masks keep half; the scripts sweep .75, .5, .25, .1. With --paper 5 seeds, three in the paper's Figures 5 to 7.
 10. Replicas of a seed share dictionary, initial weights and masks, so that settings are compared on the same draws.
 """
 import functools
@@ -288,7 +288,7 @@ def build(s: SimpleNamespace, data: Data) -> nn.ModuleDict:
             features = torch.stack([M[:, columns].T for M, columns in zip(data.M, drawn)])  # (R, m, p)
             layers[0] = features + s.p ** (-data.each("warm") / 2) * noise[0]
             for r, columns in zip(data.replicas, drawn):
-                r["uncovered"] = "feature" if len(columns.unique()) < s.d else r["uncovered"]
+                r["uncovered"] = "feature" if len(columns.unique()) < s.d or r["uncovered"] == "feature" else "none"
         return nn.Sequential(Encoder(layers, s, s.normalise))
 
     networks = nn.ModuleList(encoder(i) for i in range(2 if s.method == "noncl" else 1))

@@ -107,14 +107,15 @@ def titles(runs: list[tuple]) -> list[str]:
 
 def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
     """All pictures of runs (folder, config with metrics.jsonl's "lines", arrays) of image methods, in their folders;
-    what compares them in the first."""
+    what compares them in the first (selection.png: those with its data set and K, a method's runs as seeds)."""
     records = {}
     for folder, config, arrays in runs:
         dimensions(folder / "dimensions.png", arrays["z"])
         if config["method"] == "simsiam":
             collapse(folder / "collapse.png", config["lines"])
         last = config["lines"][-1]
-        if any(name.startswith("p_at_10_top") for name in last) and last["p_at_10"] is not None:
+        same = (config["dataset"], arrays["z"].shape) == (runs[0][1]["dataset"], runs[0][2]["z"].shape)
+        if same and any(name.startswith("p_at_10_top") for name in last) and last["p_at_10"] is not None:
             records.setdefault(config["method"], []).append(last)
     if records:
         selection(runs[0][0] / "selection.png", records)

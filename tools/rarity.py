@@ -2,6 +2,7 @@
 
     python tools/rarity.py results/cifar100-cpu-{ncl,bayesncl}-seed*                 a table of what is on record
     python tools/rarity.py results/cifar100-cpu-{ncl,bayesncl}-seed* --draw FILE     a dot per dimension, too
+    python tools/rarity.py runs/cifar100-cpu-bayesncl-seed* --gate      is it the gate that makes dimensions rare?
 
 Chance: the expected share of the most frequent class among as many test images, drawn at random (mean of 200 orders of
 the test set). Means over live dimensions, then over seeds; ± where there are three or more. The figure's last panel has
@@ -15,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from robustness import common, load
+import bayesncl
 import report
-from report import common
 from sparsity import by_row
 
 TEST = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)}  # equal classes, test images
@@ -31,12 +33,13 @@ def chance(classes: int, images: int) -> np.ndarray:
 def consistencies(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
     """Of a record's live dimensions: the images that each is active on, its Cons. and that by chance, (L,) each; the
     data set's name. BadInput where the folder has no dimensions.csv or is of a data set that TEST lacks."""
-    columns, config = report.dimensions(folder), folder / "config.json"
-    data = json.loads(config.read_text()).get("dataset") if config.exists() else None
-    if not len(columns) or data not in TEST:
-        raise common.BadInput(f"{folder} is no record with dimensions.csv, of {', '.join(TEST)}")
-    columns = columns[columns["act"] > 0]
-    n = np.round(columns["act"] * TEST[data][1]).astype(int)
+    try:
+        columns, data = report.dimensions(folder), json.loads((folder / "config.json").read_text())["dataset"]
+        columns = columns[columns["act"] > 0]
+        images = TEST[data][1]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise common.BadInput(f"{folder} is no record with dimensions.csv, of {', '.join(TEST)} ({error})")
+    n = np.round(columns["act"] * images).astype(int)
     return n, columns["cons"], chance(*TEST[data])[n - 1], data
 
 
@@ -48,6 +51,29 @@ def summary(n: np.ndarray, cons: np.ndarray, by_chance: np.ndarray, images: int)
     return {"Cons.": mean(cons), "by chance": mean(by_chance), "above": mean(cons - by_chance),
             "≥ 0.1 %": mean(cons, frequent), "≥ 0.1 %, by chance": mean(by_chance, frequent),
             "≥ 0.1 %, above": mean(cons - by_chance, frequent), "live": len(n), "below 0.1 %": (~frequent).sum()}
+
+
+def behind_the_gate(folder: Path, data_root: str | None) -> dict[str, float]:
+    """Of a run of bayesncl.py, on its test images: how many dimensions are dead, how many "rare", active on less than a
+    thousandth of the images, and how many of either would be so without the gate; of the rare ones that the gate
+    makes, medians of the share of images that they were active on and of the share of these that is left."""
+    run, model = load(folder)
+    if run.method != "bayesncl" or run.similarity != "cosine":
+        raise common.BadInput(f"{folder}: {run.method}.py; give runs of bayesncl.py with --similarity cosine")
+    data, found = common.load_data(run.dataset, data_root or run.data_root), []
+    model.eval()
+    with torch.no_grad():
+        for images in data.x_test.split(500):
+            h, out, *_ = model(common.eval_view(images, run.image_size))
+            plus = bayesncl.ACTIVATIONS[run.activation](model.head(h).float())
+            found.append(torch.stack([torch.nn.functional.normalize(z).abs() > common.ACTIVE for z in (plus, out)], 1))
+    before, behind = torch.cat(found).float().mean(0)  # (K,) each
+    rare = lambda share: (share > 0) & (share < 1e-3)
+    made = rare(behind) & ~rare(before)
+    median = lambda values: values[made].median().item() if made.any() else np.nan
+    return {"dead": (behind == 0).sum().item(), "dead without gate": ((behind == 0) & (before == 0)).sum().item(),
+            "rare": rare(behind).sum().item(), "rare without gate": (rare(behind) & rare(before)).sum().item(),
+            "frequency before, %": 100 * median(before), "of it kept, %": 100 * median(behind / before)}
 
 
 def draw(rows: dict[str, list[tuple]], path: str) -> None:
@@ -86,9 +112,16 @@ def draw(rows: dict[str, list[tuple]], path: str) -> None:
 def main(argv=None):
     flags = argparse.ArgumentParser(prog="rarity.py", usage=argparse.SUPPRESS, description=__doc__,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("records", nargs="+", type=Path, help="folders of records of one data set")
-    flags.add_argument("--draw", metavar="FILE", help="the picture")
+    flags.add_argument("records", nargs="+", type=Path, help="folders of records of one data set; --gate: of runs")
+    which = flags.add_mutually_exclusive_group()
+    which.add_argument("--draw", metavar="FILE", help="the picture")
+    which.add_argument("--gate", action="store_true", help="bayesncl.py's dimensions behind its gate and without it")
+    flags.add_argument("--data-root", help="folder of the data sets, for --gate (default: the run's)")
     args = flags.parse_args(argv)
+    if args.gate:
+        found = [behind_the_gate(folder, args.data_root) for folder in args.records]
+        return print(common.markdown([["run", *found[0]], *(
+            [folder.name, *(f"{value:.3g}" for value in one.values())] for folder, one in zip(args.records, found))]))
     rows = {name: [consistencies(folder) for folder in folders] for name, folders in by_row(args.records).items()}
     if len(data := {seed[3] for seeds in rows.values() for seed in seeds}) > 1:
         raise common.BadInput(f"these records are of several data sets: {', '.join(sorted(data))}")

@@ -29,7 +29,7 @@ COLUMNS = {  # heading: numbers of a record, {key:format}
     "H_s": "{entropy:.2f}", "indicator": "{spread:.2f}", "SEPIN@10": "{sepin_10:.3f}", "seconds": "{seconds_train:.0f}",
     "unused": "{unused_columns:.0%}", "weighted": "{cons_weighted:.1f}", "below 0.1 %": "{rare_dims:.0f}",
     "live": "{live_dims:.0f}", "adj.": "{adjusted:.1f}", "gates open": "{open:.2f}", "MonoScore": "{mono:.3f}",
-    "LP@1 / 5-NN": "{lp1:.1f} / {knn5:.1f}", "ratio of h / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
+    "ratio of h / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
     "Cons. of background": "{background_cons:.1f}", "rank of h / z": "{rank_representation:.1f} / {rank_embedding:.1f}",
     "top-1": "{top1:.1f}", "image → text, R@1 / R@5": "{text_r1:.1f} / {text_r5:.1f}", "dead": "{dead_dims:.0f} %",
     "text → image, R@1 / R@5": "{image_r1:.1f} / {image_r5:.1f}", "zero-shot object": "{zero_shot:.1f}",
@@ -67,8 +67,8 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
     columns, K = columns[columns["act"] > 0], len(columns)
     act, cons = columns["act"], 100 * columns["cons"]
     found = {f"cons_{share}": cons[act >= share].mean() for share in common.SHARES if (act >= share).any()}
-    found |= {"cons_weighted": np.average(cons, weights=act), "rare_dims": (act < common.SHARES[0]).sum(),
-              "entries": act.sum(), "dead_dims": 100 - 100 * len(act) / K}
+    found |= {"cons_weighted": np.average(cons, weights=act)} if len(act) else {}
+    found |= {"rare_dims": (act < common.SHARES[0]).sum(), "entries": act.sum(), "dead_dims": 100 - 100 * len(act) / K}
     for b, name in enumerate(shapes.BACKGROUNDS if "background_cons" in columns.dtype.names else []):
         rates = of_background(columns, b)
         found |= {f"dims_{name}": len(rates), f"rate_{name}": rates.mean() if len(rates) else 0.0}
@@ -107,7 +107,7 @@ def image_cell(label: str, template: str, wanted: str = "") -> str | None:
         spread = f" ± {np.std(values, ddof=1):{form}}" if len(values) > 2 else ""
         return f"{np.mean(values):{form}}{spread}".replace("%", " %")
     try:
-        return re.sub(r"-(0\.0+)(?!\d)", r"\1", re.sub(r"\{([\w.]+):([^}]+)\}", number, template))  # no −0.0
+        return re.sub(r"-(0(\.0+)?)(?![\d.])", r"\1", re.sub(r"\{([\w.]+):([^}]+)\}", number, template))  # no −0.0
     except KeyError as error:
         if f"{{{error.args[0]}:" in template and not any(error.args[0] in numbers for numbers in first.values()):
             return None
@@ -148,7 +148,7 @@ def row_of(line: str, head: list[str]) -> str:
     row, seeds = list(old), dict(zip(head, old)).get("seeds", "")
     for i, heading in enumerate(head[1:], 1):
         if heading in COLUMNS and LINK.search(old[0]):
-            row[i] = image_cell(old[0], COLUMNS[heading], seeds) or old[i]
+            row[i] = image_cell(old[0], COLUMNS[heading], seeds) or re.sub(r".*\d.*", "–", old[i])
         elif folder := LINK.search(heading):
             row[i] = landscape_cell(folder[1], old[0]) or old[i]
     return f"| {' | '.join(row)} |" if row != old else line

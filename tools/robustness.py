@@ -11,7 +11,8 @@ reversed    the backgrounds' frequencies are exchanged, so that the rarest becom
 unseen      two backgrounds that no training image has
 paired      the probe is fitted where nine of ten images have their object's own background (the others any), and
             tested where these have another object's, or ("paired_as_trained") the same
-Numbers are % right with the representation, h_<shift>_<severity>, and with the embedding, z_<shift>_<severity>.
+Numbers are % right with the representation, h_<shift>, and with the embedding, z_<shift>, of the corruptions
+h_<corruption>_<severity>.
 """
 import argparse
 import functools
@@ -87,11 +88,11 @@ def load(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
     run = read_run(folder)
     if not (folder / "backbone.pt").exists():
         raise common.BadInput(f"{folder} has no backbone.pt: the run has not finished")
-    weights = common.load_checkpoint(folder / "checkpoint.pt").get("model")
+    weights = common.load_checkpoint(folder / "checkpoint.pt")
     try:
         model = importlib.import_module(run.method).network(run)
-        model.load_state_dict(weights)
-    except (ImportError, AttributeError, RuntimeError, TypeError) as error:
+        model.load_state_dict(weights["model"])
+    except (ImportError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise common.BadInput(f"{folder} cannot be rebuilt from its settings ({type(error).__name__}: {error})")
     return run, model
 

@@ -109,17 +109,17 @@ def measure(folders: list[Path]) -> None:
     """Write stability.json of runs, and where a run is on record, there too; print a table."""
     table = [["runs", "seeds", "stability", "by chance", "MonoScore"]]
     rows = by_row([folder for folder in folders if not folder.is_file()])  # logs lie beside runs
-    simclr = [look.read_run(folder) for name in rows if name.endswith("simclr") for folder in rows[name]]
-    judges = {config["seed"]: arrays["h"] for config, arrays in simclr}
+    of_simclr = [folder for name in rows if re.search("(^|-sparsity-)simclr$", name) for folder in rows[name]]
+    judges = {(config["dataset"], config["seed"]): arrays["h"] for config, arrays in map(look.read_run, of_simclr)}
     for name, runs in rows.items():
         read = [look.read_run(folder) for folder in runs]
         if len(runs) < 2 or len({(config["dataset"], len(arrays["z"])) for config, arrays in read}) > 1:
             raise common.BadInput(f"{name}: stability takes two seeds or more on the same test images")
         found = stability([arrays["z"] for _, arrays in read])
         for numbers, folder, (config, arrays) in zip(found, runs, read):
-            if judges:
-                judge = judges[min((seed for seed in judges if seed > config["seed"]), default=min(judges))]
-                mono = common.mono_score(F.normalize(arrays["z"]).abs(), judge)
+            if of := sorted(seed for dataset, seed in judges if dataset == config["dataset"]):
+                judge = next((seed for seed in of if seed > config["seed"]), of[0])
+                mono = common.mono_score(F.normalize(arrays["z"]).abs(), judges[config["dataset"], judge])
                 numbers["mono_simclr"] = mono[mono.isfinite()].mean().item()
             for place in {folder, report.RESULTS / folder.resolve().name}:
                 if place.exists():

@@ -33,7 +33,7 @@ ROWS = {  # row: a program and its flags
     **{method: f"{method}.py" for method in ("simclr", "ncl", "bayesncl", "simsiam", "mmncl")},
     **{f"{method}-spectral": f"{method}.py --loss spectral" for method in ("simclr", "ncl")},
     "ncl-topk": "ncl.py --topk 64", "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
-    "bayesncl-untuned": "bayesncl.py",  # the ρ and λ of the authors' CIFAR-100 command where the row above has others
+    "mmncl-tau-0.05": "mmncl.py --temperature 0.05", "bayesncl-untuned": "bayesncl.py",  # with the authors' ρ and λ
     **{f"bayesncl-{gate}": f"bayesncl.py --gate {gate}" for gate in ("gumbel", "soft")},
     "bayesncl-no-detach": "bayesncl.py --no-detach", "bayesncl-no-kl": "bayesncl.py --kl-weight 0",
     "bayesncl-1-layer": "bayesncl.py --gate-layers 1", "bayesncl-3-layers": "bayesncl.py --gate-layers 3",
@@ -42,12 +42,11 @@ ROWS = {  # row: a program and its flags
     **{f"sparsehead-simclr-plain-{h}": f"sparsehead.py --sparse-weight 0 --head {h}" for h in ("linear", "none")},
     **{f"sparsehead-simclr-{weight}": f"sparsehead.py --sparse-weight {weight}" for weight in ("1e-2", "1e-1")},
     **{f"sparsehead-simclr-prox-{weight}": f"sparsehead.py --prox --sparse-weight {weight}" for weight in (1, 3, 10)},
-    "clip": "mmncl.py --activation none",
+    "clip": "mmncl.py --activation none", "clip-tau-0.05": "mmncl.py --activation none --temperature 0.05",
 }
 LABELLED = {f"{name}{head}{kind}": f"nce.py {loss} {heads} {flags}"
             for head, heads in (("", ""), ("-mlp", "--head mlp")) for name, loss, kind, flags in (
                 ("ce", "--loss ce", "", ""), ("nce", "", "", ""), ("nce", "", "-weights", "--weights non-negative"))}
-ROWS |= LABELLED | {f"{row}-tau-0.05": f"{ROWS[row]} --temperature 0.05" for row in ("mmncl", "clip")}
 BASES = {f"sparsehead-{base}{kind}": f"sparsehead.py --base {base} --sparse-weight {weight}"
          for base in ("simclr", "byol", "barlow", "vicreg", "wmse", "swav", "ssl-hsic")
          for kind, weight in (("", "1e-4"), ("-plain", "0"))}
@@ -56,7 +55,7 @@ GRID = {f"bayesncl-prior{rho}-kl-weight{weight}": f"bayesncl.py --prior {rho} --
 EARLY = {f"{row}-after-{epochs}":  # of checkpoints that on_the_way() keeps
          f"{row.split('-')[0]}.py --eval-only runs/{{study}}-{row}-seed{{seed}}/checkpoint-{epochs}.pt"
          for row in ("ncl", "ncl-topk", "bayesncl") for epochs in (5, 10)}
-ROWS |= BASES | GRID | EARLY | sparsity.by_rows(sparsity.PROGRAMS)
+ROWS |= LABELLED | BASES | GRID | EARLY | sparsity.by_rows(sparsity.PROGRAMS)
 METHODS, SEEDS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"], [1, 2, 3, 4, 5]
 FOUR, SPECTRAL = [row for row in METHODS if row != "simsiam"], ["simclr-spectral", "ncl-spectral"]
 GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
@@ -158,10 +157,11 @@ def record_all(runs: dict[str, list[list[str]]], jobs: int, device: str, data_ro
             time.sleep(0.1)
             for name, program in [*running.items()]:
                 on_the_way(name, seen)
-                if program.poll() == 0 and left[name]:
+                if (code := program.poll()) == 0 and left[name]:
                     running[name] = start(name, left[name].pop(0), device, data_root)
-                elif program.poll() is not None:
-                    well &= keep(name, running.pop(name).returncode)
+                elif code is not None:
+                    del running[name]
+                    well &= keep(name, code)
             if (waiting or running) and time.monotonic() > end:
                 sys.exit("--minutes are over; the same command goes on where the checkpoints are")
     except KeyboardInterrupt:

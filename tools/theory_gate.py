@@ -8,8 +8,8 @@ falls below the cost λ log(1/ρ) of an open gate.
             it opens gates (a test)
     gain    NT-Xent without the feature less NT-Xent with it; below 0 the loss itself closes the gate
     toy     binary features of planted frequencies π, ten of each; the gate alone is trained
-    runs    of ncl.py and bayesncl.py, on views of their training images: N times the gradient of NT-Xent by z⁺ ⊙ m,
-            mean over a batch's images where that is not 0; its mean and standard deviation over batches
+    runs    of ncl.py and bayesncl.py, on views of their training images: N times the gradient of NT-Xent by z⁺ ⊙ m of
+            norm 1, mean over a batch's images where that is not 0; its mean and standard deviation over batches
     grid    Cons., adjusted Cons., live dimensions and linear probe over ρ and λ, of records (study.py shapes-grid)
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", arXiv 2605.28441.
 
@@ -52,7 +52,7 @@ def gain(z1: Tensor, z2: Tensor, temperature: float, norms_kept=False) -> Tensor
 # -------------------------------------------------------------------------------------------------------------- the toy
 def planted(n: int, copies=10, dropped=0.1) -> tuple[Tensor, Tensor]:
     """Two views (n, K) of n images with K = copies · len(FREQUENCIES) independent binary features: height uniform on
-    [½, 1½], and a view loses each with probability `dropped`."""
+    [½, 1½], and a view, which draws its own, loses each with probability `dropped`."""
     has = torch.rand(n, copies * len(FREQUENCIES)) < torch.tensor(FREQUENCIES).repeat_interleave(copies)
     view = lambda: has * (torch.rand(has.shape) + 0.5) * (torch.rand(has.shape) > dropped)
     return view(), view()
@@ -116,7 +116,7 @@ def conflict(run: argparse.Namespace, model: torch.nn.Module, data_root: str | N
                 plus = bayesncl.ACTIVATIONS[run.activation](model.head(h)) if gated else out
                 active.append(torch.stack([(x > 0).float().mean(0) for x in (plus, out)]))
                 z.append(out.float())
-        gradients.append(pull_and_push(*z, run.temperature))
+        gradients.append(pull_and_push(*(normalize(x) for x in z), run.temperature))  # whatever a network's scale
         kept.append(z)
     G, (pi, behind) = torch.stack(gradients), torch.stack(active).mean(0)  # (batches, 2, K), (K,) each
     gains = torch.stack([gain(*z, run.temperature) for z in kept[:10]]).mean(0)
@@ -142,7 +142,7 @@ def draw_grid(draw, path: Path) -> None:
     if not all((report.RESULTS / name(*cell)).exists() for cell in itertools.product(*GRID)):
         return print("grid.png is left out: the study shapes-grid has not been made")
     seeds = {cell: [*report.seeds_of(name(*cell)).values()] for cell in itertools.product(*GRID)}
-    draw.grid(path, *GRID, {title: {cell: [numbers[key] for numbers in found] for cell, found in seeds.items()}
+    draw.grid(path, *GRID, {title: {cell: [numbers.get(key, torch.nan) for numbers in found] for cell, found in seeds.items()}
                             for key, title in SHOWN.items()})
 
 

@@ -78,7 +78,6 @@ def main(argv=None):
     args = flags.parse_args(argv)
     rows = [["run", "nameable", "by chance", "nameable by 20", "by chance"]]
     for folder in args.runs:
-        (folder / "words.json").unlink(missing_ok=True)  # it may be damaged
         config, arrays = look.read_run(folder)
         t, captions = read_text(folder, len(arrays["z"]))
         words, means = by_word(t, captions)
