@@ -126,7 +126,7 @@ def on_cpu(x: Tensor) -> bool:
 
 def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     """ColorJitter(jitter, jitter, jitter, jitter / 4) with probability 0.8, then grey with probability `gray`, of x
-    (N, 3, H, W) in [0, 1]. The order of the operators is drawn per image; on a CPU, to be fast, once for x."""
+    (N, 3, H, W) in [0, 1]. The order of the operators is drawn per image; where on_cpu, to be fast, once for x."""
     change = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1) * chance(0.8, x)  # 0 changes nothing
     factor = [*(1 + jitter * change[:3]).clamp(min=0), jitter / 4 * change[3]]
     if on_cpu(x):
@@ -182,7 +182,7 @@ def eval_view(x: Tensor, size: int) -> Tensor:
 def resnet(arch: str, image_size: int, zero_init_residual=False) -> tuple[nn.Module, int]:
     """A backbone without classifier, (N, 3, S, S) → h (N, d), and d. resnet18, 34, 50: torchvision's; up to 96 pixels
     with a 3×3 stride-1 first convolution, up to 48 without max-pool too (the CIFAR stem). resnet8, 20: the CIFAR family
-    of He et al. 2016. zero_init_residual: residual branches start at 0 (Goyal et al. 2017)."""
+    of He et al. 2016, shortcuts as torchvision's. zero_init_residual: branches start at 0 (Goyal et al. 2017)."""
     if arch in ("resnet18", "resnet34", "resnet50"):
         net = getattr(torchvision.models, arch)(zero_init_residual=zero_init_residual)
         d, net.fc = net.fc.in_features, nn.Identity()
@@ -265,10 +265,10 @@ def packed(x: Tensor) -> Tensor:
     return x.to_mkldnn() if own and not x.is_mkldnn else x
 
 
-def logistic_regression(x: Tensor, y: Tensor, W: Tensor, strengths, tolerance: float):
+def logistic_regression(x: Tensor, y: Tensor, W: Tensor, strengths):
     """Features x (N, D), the last a constant 1; labels y (N,); a first W (C, D). Yield for each l2 of `strengths` the W
     of the least mean cross-entropy + l2/2·‖W‖², the constant's column free, from the last one on: by LBFGS until a step
-    gains less than `tolerance` nats, in V = W·L, LLᵀ = mean p(1 − p)·xᵀx/N + l2, because V's Hessian is near 1."""
+    gains less than 3e-5 nats, in V = W·L, LLᵀ = mean p(1 − p)·xᵀx/N + l2, because V's Hessian is near 1."""
     rows, columns = packed(x), packed(x.T)
     second = product(columns, columns).cpu().double() / len(x)  # (D, D)
     target = product(F.one_hot(y, len(W)).T.to(x.dtype), columns) / len(x)  # (C, D)
@@ -284,7 +284,7 @@ def logistic_regression(x: Tensor, y: Tensor, W: Tensor, strengths, tolerance: f
             V.grad = 1e-6 * (product(p, columns) / len(x) - target + penalty * W) @ unscale.T
             logsumexp = logits.amax(0) - p.amax(0).log()
             return 1e-6 * (logsumexp.mean() - (W * target).sum() + (penalty * W.square()).sum() / 2)
-        torch.optim.LBFGS([V], max_iter=200, tolerance_grad=0, tolerance_change=1e-6 * tolerance,
+        torch.optim.LBFGS([V], max_iter=200, tolerance_grad=0, tolerance_change=3e-11,
                           line_search_fn="strong_wolfe").step(closure)
         yield (W := V @ unscale)
 
@@ -297,10 +297,10 @@ def fit_probe(train: Tensor, y_train: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 
     train = standard(train)
     held = torch.randperm(len(train), generator=torch.Generator().manual_seed(0)) < max(1, len(train) // 10)
     held, zero = held.to(train.device), train.new_zeros(int(y_train.max()) + 1, train.shape[1])
-    tried = [*logistic_regression(train[~held], y_train[~held], zero, strengths, 1e-3)]
+    tried = [*logistic_regression(train[~held], y_train[~held], zero, strengths)]
     right = [(product(train[held], W).argmax(1) == y_train[held]).float().mean().item() for W in tried]
     l2, start = max(zip(right, strengths, tried), key=lambda fit: fit[:2])[1:]  # of equals the stronger
-    W = next(logistic_regression(train, y_train, start, [l2], 3e-5))  # (C, d + 1)
+    W = next(logistic_regression(train, y_train, start, [l2]))  # (C, d + 1)
     return lambda x: product(standard(x), W), l2
 
 
@@ -507,7 +507,7 @@ class Data:
             following = thread.submit(read, order[0])
             for index, after in zip(order, [*order[1:], order[0, :0]]):  # at the end it reads nothing
                 images, following = following.result(), thread.submit(read, after)
-                yield images.to(device, non_blocking=True), index.to(device)
+                yield images.to(device, non_blocking=True), index.to(device, non_blocking=True)
 
 
 def load_data(name: str, root="data", *, limit: int | None = None, device="cpu") -> Data:
@@ -755,7 +755,7 @@ def evaluate(run: "Run", data: "Data", model: nn.Module, selection=False) -> tup
     """Every number of the final record, the second label's with "background_" before their names; with `selection`
     feature_selection's too; and h (N, d), e (N, K) of the test images. embeddings.npz keeps both, in 16 bits."""
     args, size = run.args, run.args.image_size
-    h, e = features(model, data.x_test, size, run.device)
+    h, e = (x.clamp(-65504, 65504) for x in features(model, data.x_test, size, run.device))  # what 16 bits can hold
     labels = {"": (data.y_train, data.y_test), "background_": (data.background_train, data.background_test)}
     labels = {key: [y.to(h.device) for y in pair] for key, pair in labels.items() if pair[0] is not None}
     of_test = {key: y_test for key, (_, y_test) in labels.items()}

@@ -16,7 +16,7 @@ bf16, torch 2.15, 2026-11-22. --temperature 0.05: Cons. 34.6 ± 1.2, R@1 35.6 ±
 Differences from the paper: common.py's, and 1. it has no code for MMNCL: text encoder, recipe and τ are ours (CLIP
 learns τ); 2. images are cropped, nothing else, because captions speak of places and colours (SEPIN's views are mirrored
 too); 3. normalisations use eps = 1e-2; 4. a caption is the mean of its words' vectors: their order is lost. A word's
-vector is found by its checksum among 8,191, so there is no vocabulary; of 1,000 words every eighth shares its vector.
+vector is found by its checksum among 8,191, so there is no vocabulary; of 1,000 words every ninth shares its vector.
 """
 import re
 import zlib

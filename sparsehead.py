@@ -143,8 +143,8 @@ def whiten(z):
 
 def wmse_loss(z1, z2, size=128, splits=1):
     """2 − 2 cos of z1, z2 (N, K), each whitened in sub-batches of `size` > K rows, mean over the batch and `splits`
-    ways to split it (W-MSE). A batch is in random order, so fixed permutations split it at random, and alike in
-    all processes."""
+    ways to split it (W-MSE). A batch is in random order, so fixed permutations split it at random (several not
+    independently) and alike in all processes."""
     z, row, loss = torch.stack([z1, z2]), torch.arange(len(z1), device=z1.device), 0.0
     for split in range(1, splits + 1):
         order = (row * split * 0.618034).frac().argsort()
@@ -389,7 +389,7 @@ def main(argv=None):
                 shrink_columns(W, optimizer.param_groups[0]["lr"] * args.sparse_weight)
             if model.target is not None:
                 update_target(model.target, online, momentum_at(step, args.epochs * steps, args.momentum))
-            log.append(dict(loss=loss.detach(), **common.health(z1)))
+            log.append(dict(loss=loss.detach(), **common.health(z1)))  # without the penalty, to compare by
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
         metrics, h, z = common.evaluate(run, data, model)

@@ -116,7 +116,7 @@ def conflict(run: argparse.Namespace, model: torch.nn.Module, data_root: str | N
                 plus = bayesncl.ACTIVATIONS[run.activation](model.head(h)) if gated else out
                 active.append(torch.stack([(x > 0).float().mean(0) for x in (plus, out)]))
                 z.append(out.float())
-        gradients.append(pull_and_push(*(normalize(x) for x in z), run.temperature))  # whatever a network's scale
+        gradients.append(pull_and_push(*map(normalize, z), run.temperature))  # whatever a network's scale
         kept.append(z)
     G, (pi, behind) = torch.stack(gradients), torch.stack(active).mean(0)  # (batches, 2, K), (K,) each
     gains = torch.stack([gain(*z, run.temperature) for z in kept[:10]]).mean(0)
@@ -142,7 +142,7 @@ def draw_grid(draw, path: Path) -> None:
     if not all((report.RESULTS / name(*cell)).exists() for cell in itertools.product(*GRID)):
         return print("grid.png is left out: the study shapes-grid has not been made")
     seeds = {cell: [*report.seeds_of(name(*cell)).values()] for cell in itertools.product(*GRID)}
-    draw.grid(path, *GRID, {title: {cell: [numbers.get(key, torch.nan) for numbers in found] for cell, found in seeds.items()}
+    draw.grid(path, *GRID, {title: {cell: [run.get(key, torch.nan) for run in runs] for cell, runs in seeds.items()}
                             for key, title in SHOWN.items()})
 
 
