@@ -203,8 +203,7 @@ def main(argv=None):
             loss.backward()
             common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()
-            log.append(dict(loss=loss.detach(), kl=kl.detach(), open=m1.detach().mean(),
-                            empty=(z1 == 0).all(1).float().mean(), **common.health(z1)))
+            log.append(dict(loss=loss.detach(), kl=kl.detach(), open=m1.detach().mean(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
         metrics, *_ = common.evaluate(run, data, model, selection=True)

@@ -435,9 +435,10 @@ def feature_selection(e_train: Tensor, y_train: Tensor, e: Tensor, y: Tensor, l2
 
 def health(z: Tensor) -> dict[str, Tensor]:
     """Collapse indicators of a batch of embeddings z (N, K), as tensors (): "spread", mean std of z/‖z‖ times sqrt(K)
-    (1 healthy, 0 collapsed); "act", share of active entries."""
-    z = F.normalize(z.detach().float())
-    return {"spread": z.std(0).mean() * z.shape[1] ** 0.5, "act": (z.abs() > ACTIVE).float().mean()}
+    (1 healthy, 0 collapsed); "act", share of active entries; "empty", of samples with none."""
+    active = (z := F.normalize(z.detach().float())).abs() > ACTIVE
+    return {"spread": z.std(0).mean() * z.shape[1] ** 0.5, "act": active.float().mean(),
+            "empty": (~active).all(1).float().mean()}
 
 
 # =================== from here on: data, flags, folders. Results are computed above; evaluate() calls what does it.
@@ -840,11 +841,10 @@ class Run:
             sys.exit(3)
         self.seconds += seconds
         if rank() == 0:
-            rate, left = len(log) * self.args.batch_size / seconds, (epochs - done) * self.seconds / done
-            line = dict(epoch=done, **means, lr=optimizer.param_groups[0]["lr"], images_per_s=rate)
+            rate, lr = len(log) * self.args.batch_size / seconds, optimizer.param_groups[0]["lr"]
             with open(self.folder / "metrics.jsonl", "a") as file:
-                file.write(json.dumps(line) + "\n")
-            print(f"epoch {done}/{epochs}  {left:.0f} s left  {rate:.0f} images/s",
+                file.write(json.dumps(dict(epoch=done, **means, lr=lr, images_per_s=rate)) + "\n")
+            print(f"epoch {done}/{epochs}  {(epochs - done) * self.seconds / done:.0f} s left  {rate:.0f} images/s",
                   *(f"{key} {value:.4g}" for key, value in means.items()), sep="  ", flush=True)
         if rank() == 0 and (done % self.args.checkpoint_every == 0 or done == epochs):
             state = dict(epochs=done, seconds=self.seconds, model=model.state_dict(), optimizer=optimizer.state_dict())

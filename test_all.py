@@ -398,7 +398,8 @@ def test_consistency_of_random_images_is_a_count_rare_and_dead_dimensions_have_v
     assert common.interpretability(torch.ones(9, 1), {}, torch.randn(9, 3))["hoyer"] is None
     assert common.table("ncl", empty).splitlines()[2].count("–") == 9  # undefined or not measured
     assert common.health(torch.randn(2000, 64))["spread"] == pytest.approx(1, abs=0.02)
-    assert common.health(torch.ones(100, 64))["spread"] < 1e-4 and common.health(torch.eye(4))["act"] == 0.25
+    health = common.health(torch.diag(torch.tensor([1.0, 1, 1, 0])))  # the last sample has no active entry
+    assert common.health(torch.ones(100, 64))["spread"] < 1e-4 and (health["act"], health["empty"]) == (3 / 16, 1 / 4)
     white = torch.linalg.qr(torch.cat([torch.ones(50, 1), torch.randn(50, 3)], 1))[0][:, 1:] * 7  # known: covariance I
     values = sparsehead.spectrum(white * torch.tensor([2.0, 1.0, 0.5]) @ torch.linalg.qr(torch.randn(3, 3))[0] + 9)
     assert values.tolist() == pytest.approx([4.0, 1.0, 0.25], abs=1e-4)
