@@ -1172,7 +1172,7 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     "ncl.py --eval-only {simclr}/checkpoint.pt": "another program", "simclr.py --resume .": "an older version made it",
     "simclr.py --eval-only {simclr}/checkpoint.pt --head-out 32": "does not fit these settings",
     "sparsity.py {ncl} --draw no.png": "none of these folders", "ncl.py --eval-only checkpoint.pt": "cannot be read as",
-    "rarity.py {ncl}": "is no record with dimensions.csv",
+    "rarity.py {ncl}": "is no record with dimensions.csv", "rarity.py {ncl} --gate": "give runs of bayesncl.py",
     "sae.py {ncl} --batch-size 60 --topk 300": "300: there are 256 units", "sae.py --epochs 1": "whose features?",
     "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; tiny has 10", "sae.py .": "is no run of an image method",
     "sparse_coding.py --d 60": "--p is 50", "look.py .": "not the folder of a run",
@@ -1301,7 +1301,8 @@ def test_damage_and_nan_leave_what_was_there_and_two_processes_train_as_one(whol
     out, error = capsys.readouterr()
     assert stop.value.code == 3 and "epoch 2: the loss is not finite; the last checkpoint stays" in error
     assert common.load_checkpoint(run / "checkpoint.pt")["epochs"] == len(lines(run)) == 1
-    assert re.search(r"^epoch 1/3  \d+ s left  \d+ images/s  loss [\d.]+  spread [\d.]+  act .*  empty 0$", out, re.M)
+    line = r"^epoch 1/3  \d+ s left  \d+ images/s  loss [\d.]+  spread [\d.]+  act [\d.]+  empty 0$"
+    assert re.search(line, out, re.M)
     code = f"import common, {Path(__file__).stem} as t; common.launch(lambda: t.train_variants('{tmp_path}', '{tiny}'))"
     torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2 --no-python".split()
     side_by_side(["-c", code], [*torchrun, sys.executable, "-c", code])
@@ -1426,7 +1427,7 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
         assert flags <= {name for names in read for name in names}, method
 
 
-def test_what_rarity_gives_a_dimension_is_what_as_many_random_images_have(tmp_path, capsys):
+def test_what_rarity_gives_a_dimension_is_what_as_many_random_images_have(tiny, tmp_path, capsys):
     two = 0.5 + 0.5 * 999 / 9999  # of the 10,000 images two are of one class or of two
     assert rarity.chance(10, 10_000)[[0, 1, -1]] == pytest.approx([1, two, 0.1], abs=0.03)
     for seed in 1, 2, 3:
@@ -1438,6 +1439,11 @@ def test_what_rarity_gives_a_dimension_is_what_as_many_random_images_have(tmp_pa
     assert found["≥ 0.1 %, above"] == pytest.approx(60, abs=1) and (found["live"], found["below 0.1 %"]) == (3, 2)
     inside("rarity.py", *tmp_path.iterdir(), "--draw", tmp_path / "rarity.png")
     assert "86.7 ± 3.3 |" in capsys.readouterr().out and (tmp_path / "rarity.png").exists()
+    inside(f"bayesncl.py {tiny} --prior 0.1 --kl-weight 1 --gate-lr 0.01 --out", run := tmp_path / "run")
+    gate, live = rarity.behind_the_gate(run, None), lines(run)[-1]["live_dims"]
+    assert gate["dead"] == rarity.load(run)[0].head_out - live > gate["dead without gate"]  # the prior closes gates
+    inside("rarity.py", run, "--gate")
+    assert f"| run | {gate['dead']:.3g} |" in re.sub(" +", " ", capsys.readouterr().out)
 
 
 def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tmp_path, monkeypatch, capsys):
