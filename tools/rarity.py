@@ -19,7 +19,7 @@ import torch
 from robustness import common, load
 import bayesncl
 import report
-from sparsity import by_row
+from sparsity import METHODS, by_row
 
 TEST = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)}  # equal classes, test images
 
@@ -88,13 +88,14 @@ def draw(rows: dict[str, list[tuple]], path: str) -> None:
     at = np.arange(1, images + 1)
     least = np.unique(np.geomspace(1, images / 10, 60).astype(int))
     for colour, (panel, (name, seeds)) in enumerate(zip(panels, rows.items())):
-        name = name.rpartition("-cpu-")[2]
+        name, count = name.rpartition("-cpu-")[2], f"{len(seeds)} seed" + "s" * (len(seeds) > 1)
+        name = METHODS.get(name, name)
         panel.sharey(panels[0])
         for n, cons, _, _ in seeds:
             panel.scatter(n, 100 * cons, 7, color=f"C{colour}", alpha=0.35, linewidths=0)
         panel.plot(at, 100 * chance(classes, images), color="black", linewidth=1, label="chance")
         panel.axvline(images / 1000, color="grey", linestyle=":", linewidth=0.8)
-        panel.set(title=f"{name}, {len(seeds)} seeds", xlabel="images that the dimension is active on", xscale="log")
+        panel.set(title=f"{name}, {count}", xlabel="images that the dimension is active on", xscale="log")
         for which, style in (1, "-"), (2, ":"):
             curves = [[100 * seed[which][seed[0] >= m].mean() if (seed[0] >= m).any() else np.nan for m in least]
                       for seed in seeds]
