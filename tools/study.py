@@ -3,7 +3,7 @@ and what was interrupted goes on. To make a run anew, delete results/<name> and 
 
     python tools/study.py shapes              the built-in data set, every method and ablation: three hours on two cores
     python tools/study.py cifar10-cpu         10,000 images of CIFAR-10, ResNet-8: three hours on two cores
-    python tools/study.py cifar100-cpu        all of CIFAR-100, ResNet-8, after 5, 10 and 20 epochs: four hours
+    python tools/study.py cifar100-cpu        all of CIFAR-100, ResNet-8, after 5, 10 and 20 epochs: six hours
     python tools/study.py cifar10 cifar100    the papers' recipes for 200 epochs, for a GPU
     python tools/study.py shapes --rows ncl bayesncl --seeds 1 2        --help lists what else there is
     python tools/report.py                    then put the numbers into the pages
@@ -29,8 +29,9 @@ from report import ROOT, common  # common.py of the folder above
 import look
 
 RUNS = ROOT / "runs"
+LARS = dict.fromkeys(["ncl-lars", "bayesncl-lars"], "--preset cifar100 --warmup 1")  # the papers' recipe
 ROWS = {  # row: a program and its flags
-    **{method: f"{method}.py" for method in ("simclr", "ncl", "bayesncl", "simsiam", "mmncl")},
+    **{row: f"{row.split('-')[0]}.py" for row in ("simclr", "ncl", "bayesncl", "simsiam", "mmncl", *LARS)},
     **{f"{method}-spectral": f"{method}.py --loss spectral" for method in ("simclr", "ncl")},
     "ncl-topk": "ncl.py --topk 64", "bayesncl-low-prior": "bayesncl.py --prior 0.3 --kl-weight 1e-3",
     "mmncl-tau-0.05": "mmncl.py --temperature 0.05", "bayesncl-untuned": "bayesncl.py",  # with the authors' ρ and λ
@@ -77,7 +78,7 @@ STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its o
     "shapes-sparsity": sparsity.study("shapes", "", SEEDS), "cifar10-cpu-page": (CPU, {"simclr": [1], "ncl": [1]}, {}),
     "cifar10-cpu-sparsity": sparsity.study("cifar10-cpu", f"{CPU} --limit 10000", [1, 2, 3], "--temperature 0.07"),
     "cifar100-cpu": (CPU.replace("cifar10", "cifar100") + " --checkpoint-every 5", dict.fromkeys(
-        [*METHODS[:3], "ncl-topk", *EARLY], [1, 2, 3]), {"ncl-topk": "--topk 16"}),
+        [*METHODS[:3], "ncl-topk", *LARS, *EARLY], [1, 2, 3]), {"ncl-topk": "--topk 16"} | LARS),
     **{data: (f"--dataset {data} --epochs 200", AT_200, {}) for data in ("cifar10", "cifar100")},
 }
 
@@ -133,8 +134,7 @@ def keep(name: str, code: int) -> bool:
         last = (RUNS / f"{name}.log").read_text().splitlines()[-1:]
         print(f"{name}: exit code {code}: {' '.join(last)}", file=sys.stderr, flush=True)
         return False
-    kept = report.RESULTS / name
-    kept.mkdir(parents=True, exist_ok=True)
+    (kept := report.RESULTS / name).mkdir(parents=True, exist_ok=True)
     (kept / "dimensions.csv").write_text(look.dimensions(look.read_run(RUNS / name)[1]))
     for file in (*(f"{tool}.json" for tool in report.TOOLS), "config.json", "metrics.jsonl"):  # which makes a record
         if (RUNS / name / file).exists():
