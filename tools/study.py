@@ -29,7 +29,7 @@ from report import ROOT, common  # common.py of the folder above
 import look
 
 RUNS = ROOT / "runs"
-LARS = ["ncl-lars", "bayesncl-lars"]  # with the papers' recipe
+LARS, RECIPE = ["ncl-lars", "bayesncl-lars"], "--preset cifar100 --warmup 1"  # the papers'
 ROWS = {  # row: a program and its flags
     **{row: f"{row.split('-')[0]}.py" for row in ("simclr", "ncl", "bayesncl", "simsiam", "mmncl", *LARS)},
     **{f"{method}-spectral": f"{method}.py --loss spectral" for method in ("simclr", "ncl")},
@@ -77,9 +77,8 @@ STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its o
     "shapes-bases": ("", dict.fromkeys(BASES, [1, 2, 3]), {}), "shapes-grid": ("", dict.fromkeys(GRID, [1, 2, 3]), {}),
     "shapes-sparsity": sparsity.study("shapes", "", SEEDS), "cifar10-cpu-page": (CPU, {"simclr": [1], "ncl": [1]}, {}),
     "cifar10-cpu-sparsity": sparsity.study("cifar10-cpu", f"{CPU} --limit 10000", [1, 2, 3], "--temperature 0.07"),
-    "cifar100-cpu": (CPU.replace("cifar10", "cifar100") + " --checkpoint-every 5", dict.fromkeys(
-        [*METHODS[:3], "ncl-topk", *LARS, *EARLY], [1, 2, 3]), {"ncl-topk": "--topk 16"} | dict.fromkeys(
-        (row for row in ROWS if "lars" in row), "--preset cifar100 --warmup 1")),
+    "cifar100-cpu": (CPU.replace("cifar10", "cifar100") + " --checkpoint-every 5", dict.fromkeys([*METHODS[:3],
+        "ncl-topk", *LARS, *EARLY], [1, 2, 3]), {"ncl-topk": "--topk 16"} | {r: RECIPE for r in ROWS if "lars" in r}),
     **{data: (f"--dataset {data} --epochs 200", AT_200, {}) for data in ("cifar10", "cifar100")},
 }
 
