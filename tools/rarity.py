@@ -89,7 +89,7 @@ def draw(rows: dict[str, list[tuple]], path: str) -> None:
     least = np.unique(np.geomspace(1, images / 10, 60).astype(int))
     for colour, (panel, (name, seeds)) in enumerate(zip(panels, rows.items())):
         name, count = name.rpartition("-cpu-")[2], f"{len(seeds)} seed" + "s" * (len(seeds) > 1)
-        name = METHODS.get(name, name)
+        name = METHODS.get(name.removesuffix("-lars"), name)
         panel.sharey(panels[0])
         for n, cons, _, _ in seeds:
             panel.scatter(n, 100 * cons, 7, color=f"C{colour}", alpha=0.35, linewidths=0)
