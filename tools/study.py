@@ -29,7 +29,7 @@ from report import ROOT, common  # common.py of the folder above
 import look
 
 RUNS = ROOT / "runs"
-LARS, RECIPE = ["ncl-lars", "bayesncl-lars"], "--preset cifar100 --warmup 1"  # the papers'
+LARS, RECIPE = ["ncl-lars", "bayesncl-lars"], "--preset cifar100 --warmup 1"  # the papers' recipe
 ROWS = {  # row: a program and its flags
     **{row: f"{row.split('-')[0]}.py" for row in ("simclr", "ncl", "bayesncl", "simsiam", "mmncl", *LARS)},
     **{f"{method}-spectral": f"{method}.py --loss spectral" for method in ("simclr", "ncl")},
@@ -63,8 +63,8 @@ GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer"
 OURS = [*(f"bayesncl-{kind}" for kind in ("no-kl", "low-prior", "ipw")), "ncl-topk", "mmncl-tau-0.05", "clip-tau-0.05",
         *(row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-")))]
 AT_200 = dict.fromkeys([*METHODS[:3], "ncl-topk"], [1, 2, 3]) | dict.fromkeys([*GATE, "simsiam", *BASES], [1])
-RATES = dict.fromkeys(METHODS[:3], "0.01 0.2 0.2") | {  # for 1, 10, 100 % of the labels: seed 1's best, held-out images
-    "sparsehead-simclr": "0.05 0.2 0.2", "scratch": "0.01 0.05 0.2"}
+RATES = dict.fromkeys(METHODS[:3], "0.01 0.2 0.2") | dict.fromkeys(["sparsehead-simclr", "sparsehead-simclr-plain"],
+    "0.05 0.2 0.2") | {"scratch": "0.01 0.05 0.2"}  # for 1, 10, 100 % of the labels: seed 1's best, on held-out images
 BAYES, CPU = "--prior 0.5 --kl-weight 3e-5", "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
 TRIED = ["ncl", *(f"bayesncl-prior{rho}-kl-weight{weight}" for rho in (0.3, 0.5, 0.8) for weight in ("3e-5", "3e-4"))]
 STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its own); why these: results/README.md
@@ -85,11 +85,11 @@ STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its o
 
 def afterwards(study: str, row: str, seed: int) -> list[str]:
     """The programs in tools/ that a run is given to before it is recorded."""
-    if study not in ("shapes", "cifar10-cpu") or row not in FOUR:
-        return ["tools/words.py"] * row.startswith(("mmncl", "clip"))
-    tune = lambda row: [f"tools/finetune.py --seed {seed} --lr {RATES[row]}"] if study == "shapes" else []
-    scratch = [f"{command} --from-scratch" for command in tune("scratch")] if row == "simclr" else []
-    return ["tools/robustness.py", *tune(row), *scratch]
+    tune = f"tools/finetune.py --seed {seed} --lr"
+    tuned = [f"{tune} {RATES[row]}"] if study == "shapes" and row in RATES else []
+    scratch = [f"{tune} {RATES['scratch']} --from-scratch"] if tuned and row == "simclr" else []
+    robust = ["tools/robustness.py"] * (study in ("shapes", "cifar10-cpu") and row in FOUR)
+    return [*robust, *tuned, *scratch, *["tools/words.py"] * row.startswith(("mmncl", "clip"))]
 
 
 def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra: str) -> dict[str, list[list[str]]]:
