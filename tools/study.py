@@ -58,7 +58,7 @@ EARLY = {f"{row}-after-{epochs}":  # of checkpoints that on_the_way() keeps
          for row in ("ncl", "bayesncl", *LARS) for epochs in (5, 10)}
 ROWS |= LABELLED | BASES | GRID | EARLY | sparsity.by_rows(sparsity.PROGRAMS)
 METHODS, SEEDS = ["simclr", "ncl", "bayesncl", "simsiam", "sparsehead-simclr"], [1, 2, 3, 4, 5]
-FOUR, SPECTRAL = [row for row in METHODS if row != "simsiam"], ["simclr-spectral", "ncl-spectral"]
+SPECTRAL = ["simclr-spectral", "ncl-spectral"]
 GATE = [f"bayesncl-{kind}" for kind in ("gumbel", "soft", "no-detach", "1-layer", "3-layers")]  # the paper's ablations
 OURS = [*(f"bayesncl-{kind}" for kind in ("no-kl", "low-prior", "ipw")), "ncl-topk", "mmncl-tau-0.05", "clip-tau-0.05",
         *(row for row in ROWS if row.startswith(("sparsehead-simclr-1", "sparsehead-simclr-p", "simsiam-")))]
@@ -88,7 +88,7 @@ def afterwards(study: str, row: str, seed: int) -> list[str]:
     tune = f"tools/finetune.py --seed {seed} --lr"
     tuned = [f"{tune} {RATES[row]}"] if study == "shapes" and row in RATES else []
     scratch = [f"{tune} {RATES['scratch']} --from-scratch"] if tuned and row == "simclr" else []
-    robust = ["tools/robustness.py"] * (study in ("shapes", "cifar10-cpu") and row in FOUR)
+    robust = ["tools/robustness.py"] * (study in ("shapes", "cifar10-cpu") and row in RATES)
     return [*robust, *tuned, *scratch, *["tools/words.py"] * row.startswith(("mmncl", "clip"))]
 
 
