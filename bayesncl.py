@@ -8,8 +8,8 @@ The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper
     python bayesncl.py                                      the built-in data set, on a laptop
     python bayesncl.py --dataset cifar100 --epochs 200      the paper's BayesNCL (STE) row; with --gate gumbel the other
 
-Measured with the first command (results/shapes-bayesncl-seed*): linear probe 67.7 ± 4.1 %, Cons. 25.6 ± 3.3
-(mean ± std of seeds 1 to 5; 15 epochs in two minutes on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21).
+Measured with the first command (results/shapes-bayesncl-seed*): linear probe 68.0 ± 2.3 %, Cons. 26.7 ± 2.3
+(mean ± std of seeds 1 to 5; 15 epochs in two minutes on one thread of an Intel Xeon, bf16, torch 2.15, 2026-11-23).
 The 200-epoch row has not been measured yet.
 
 Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. `shapes` and `default` are ours.

@@ -9,16 +9,16 @@ embedding is a minimum of this loss; that training does not find it is the paper
     python simsiam.py --no-stop-grad                     the embedding collapses; so it does with --no-predictor
     python simsiam.py --dataset cifar10 --epochs 800     the paper's CIFAR recipe
 
-Measured with the first command (results/shapes-simsiam-seed*): linear probe 55.0 ± 1.1 %, collapse indicator .99 ± .01
-(mean ± std of seeds 1 to 5; 15 epochs in two minutes on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-21).
-With the second 34.3 % and .21, with --no-predictor 61.7 % and .22 (seed 1). The last norm keeps the mean of a batch at
-0, so collapsed embeddings are not equal but lie on one line, a share f of them on the shorter side, and the indicator
-is 2·sqrt(f (1 − f)), at least about 2/sqrt(batch); at batch 1000 two runs end at .09 and .12, one came down to .17 and
-bounced (results/simsiam-collapse-16px*). The paper's rows have not been measured yet.
+Measured with the first command (results/shapes-simsiam-seed*): linear probe 55.1 ± 2.9 %, collapse indicator .99 ± .01
+(mean ± std of seeds 1 to 5; 15 epochs in two minutes on one thread of an Intel Xeon, bf16, torch 2.15, 2026-11-23).
+With the second 34 ± 9 % and .31 ± .13, with --no-predictor 38 ± 10 % and .23 ± .03 (seeds 1 to 3). The last norm keeps
+the mean of a batch at 0, so collapsed embeddings are not equal but lie on one line, a share f of them on the shorter
+side, and the indicator is 2·sqrt(f (1 − f)), at least about 2/sqrt(batch); at batch 1000 two runs end at .09 and .12,
+one came down to .17 and bounced (results/simsiam-collapse-16px*). The paper's rows have not been measured yet.
 
 Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. the settings `shapes` and `default`
 are ours, and do without the zero initialisation of residual branches: with it fifteen epochs of `shapes` end at a probe
-of 45.3 ± 0.8 % (seeds 1 to 3; results/shapes-simsiam-zero-init-seed*).
+of 52.1 ± 1.2 % (seeds 1 to 3; results/shapes-simsiam-zero-init-seed*).
 """
 import argparse
 

@@ -1403,8 +1403,10 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
         assert {"hardware", "torch", "date"} <= {*settings} and settings.get("data_root", "data") == "data", folder
         assert f"| [{re.sub('-seed[0-9]$', '', folder.name)}](" in page, folder
         assert json.loads(results.read_text()) if results.exists() else report.record(folder), folder
-    for name, seed in itertools.product(FLOORS, range(1, 6)):
-        gate(report.RESULTS / f"shapes-{name}-seed{seed}", FLOORS[name])
+    for name, floors in FLOORS.items():
+        lp1 = torch.tensor([gate(report.RESULTS / f"shapes-{name}-seed{seed}", floors)["lp1"] for seed in range(1, 6)])
+        told = f"linear probe {lp1.mean():.1f} ± {lp1.std():.1f} %"  # in the docstring
+        assert told in PYTHON.get(f"{name}.py", told), told
     assert not re.search(r"\| *–? *\|", page), "every cell says something"
     readme, parse = (HERE / "README.md").read_text(), argparse.ArgumentParser.parse_args
     documents, call = "\n".join([readme, *PYTHON.values()]), r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$"
