@@ -9,9 +9,9 @@ Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 24
     python mmncl.py --activation none                    CLIP's loss, with which it is compared
     python mmncl.py --dataset cifar100                   captions made of the names of the classes
 
-Measured with the first two (results/shapes-mmncl-seed*, shapes-clip-seed*), against CLIP: Cons. 41.2 ± 1.0 (10.0), R@1
-of captions 21.3 ± 2.4 % (38.0 ± 2.9). Mean ± std of seeds 1 to 5; 15 epochs in a minute on one thread of an AMD EPYC,
-bf16, torch 2.15, 2026-11-22. --temperature 0.05: Cons. 34.6 ± 1.2, R@1 35.6 ± 2.4 % (38.3 ± 3.7), seeds 1 to 3.
+Measured with the first two (results/shapes-mmncl-seed*, shapes-clip-seed*), against CLIP: Cons. 40.6 ± 0.9 (10.0), R@1
+of captions 22.4 ± 2.4 % (37.5 ± 3.1). Mean ± std of seeds 1 to 5; 15 epochs in a minute on one thread of an Intel Xeon,
+bf16, torch 2.15, 2026-11-23. --temperature 0.05: Cons. 34.5 ± 1.2, R@1 35.5 ± 2.0 % (38.0 ± 4.3), seeds 1 to 3.
 
 Differences from the paper: common.py's, and 1. it has no code for MMNCL: text encoder, recipe and τ are ours (CLIP
 learns τ); 2. images are cropped, nothing else, because captions speak of places and colours (SEPIN's views are mirrored

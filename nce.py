@@ -9,9 +9,9 @@ image's features with the weights of the classes, as SimCLR contrasts the views 
     python nce.py --head mlp                             with a projector, where it differs from --loss ce
     python nce.py --dataset imagenet100                  the setting of the paper's Fig. 4, without projector
 
-Measured with the first command (results/shapes-nce-seed*): top-1 95.3 ± 3.8 %, Cons. 10.0 (cross-entropy: 94.5 ± 3.8,
-10.1); with --head mlp 93.4 ± 2.6 %, Cons. 19.1 ± 0.7 (cross-entropy: 95.6 ± 2.3, 10.0). Mean ± std of seeds 1 to 5; 15
-epochs in a minute on one thread of an AMD EPYC, bf16, torch 2.15, 2026-11-22. ImageNet-100 has not been measured yet.
+Measured with the first command (results/shapes-nce-seed*): top-1 95.0 ± 4.1 %, Cons. 10.0 (cross-entropy: 95.1 ± 3.9,
+10.1); with --head mlp 92.9 ± 1.3 %, Cons. 19.3 ± 0.7 (cross-entropy: 95.5 ± 2.6, 10.0). Mean ± std of seeds 1 to 5; 15
+epochs in a minute on one thread of an Intel Xeon, bf16, torch 2.15, 2026-11-23. ImageNet-100 has not been measured yet.
 
 Differences from the paper: common.py's, and 1. it has no code for NCE, so the recipe is the usual one of supervised
 training; 2. whether σ₊ is applied to the class weights too it does not say: --weights; 3. the features of a ResNet are
