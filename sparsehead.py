@@ -20,9 +20,9 @@ Song et al., "Towards the Sparseness of Projection Head in Self-Supervised Learn
     python tools/finetune.py runs/<run>                     then fine-tune on 1 % and 10 % of the labels (Table 2)
 
 Linear probe with λ = 1e-4 / 0 on the built-in data set, %, mean ± std of seeds 1 to 3 (results/shapes-bases-*; 15
-epochs, 2 to 3 minutes on a thread of an AMD EPYC, bf16, torch 2.15, 2026-11-22): simclr 62.1 ± 1.2 / 63.7 ± 2.6, byol
-50.8 ± 3.0 / 53.4 ± 1.8, barlow 57.3 ± 0.5 / 58.0 ± 2.0, vicreg 61.9 ± 3.2 / 63.1 ± 4.3, wmse 58.0 ± 1.7 / 62.8 ± 4.0,
-swav 58.8 ± 2.9 / 56.6 ± 1.6, ssl-hsic 51.4 ± 2.7 / 51.3 ± 1.8. The 1000-epoch rows have not been measured.
+epochs, 2 minutes on a thread of an Intel Xeon, bf16, torch 2.15, 2026-11-23): simclr 63.8 ± 1.4 / 62.9 ± 1.1, byol
+54.0 ± 0.6 / 50.5 ± 3.4, barlow 56.4 ± 2.3 / 56.8 ± 3.1, vicreg 64.2 ± 2.3 / 63.0 ± 2.7, wmse 54.9 ± 9.7 / 65.1 ± 7.3,
+swav 57.9 ± 1.3 / 58.1 ± 3.3, ssl-hsic 52.4 ± 1.2 / 50.8 ± 2.9. The 1000-epoch rows have not been measured.
 All losses but VICReg's normalise what the head puts out, so W can be scaled down for free: at λ = 1e-2 no column of
 SimCLR's is below 1e-3 of the largest. --prox gives exact zeros: 5 % of the columns at λ = 3, 83 % at λ = 10.
 
