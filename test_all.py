@@ -1407,6 +1407,11 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
         lp1 = torch.tensor([gate(report.RESULTS / f"shapes-{name}-seed{seed}", floors)["lp1"] for seed in range(1, 6)])
         told = f"linear probe {lp1.mean():.1f} ± {lp1.std():.1f} %"  # in the docstring
         assert told in PYTHON.get(f"{name}.py", told), told
+    for base in sparsehead.IMAGENET_OF:
+        told = " / ".join(f"{lp1.mean():.1f} ± {lp1.std():.1f}" for lp1 in (torch.tensor([report.record(
+            report.RESULTS / f"shapes-bases-sparsehead-{base}{kind}-seed{seed}")["lp1"] for seed in (1, 2, 3)])
+            for kind in ("", "-plain")))
+        assert f"{base} {told}" in " ".join(PYTHON["sparsehead.py"].split()), (base, told)
     assert not re.search(r"\| *–? *\|", page), "every cell says something"
     readme, parse = (HERE / "README.md").read_text(), argparse.ArgumentParser.parse_args
     documents, call = "\n".join([readme, *PYTHON.values()]), r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$"
