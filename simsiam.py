@@ -13,8 +13,8 @@ Measured with the first command (results/shapes-simsiam-seed*): linear probe 55.
 (mean ± std of seeds 1 to 5; 15 epochs in two minutes on one thread of an Intel Xeon, bf16, torch 2.15, 2026-11-23).
 With the second 34 ± 9 % and .31 ± .13, with --no-predictor 38 ± 10 % and .23 ± .03 (seeds 1 to 3). The last norm keeps
 the mean of a batch at 0, so collapsed embeddings are not equal but lie on one line, a share f of them on the shorter
-side, and the indicator is 2·sqrt(f (1 − f)), at least about 2/sqrt(batch); at batch 1000 two runs end at .09 and .12,
-one came down to .17 and bounced (results/simsiam-collapse-16px*). The paper's rows have not been measured yet.
+side, and the indicator is 2·sqrt(f (1 − f)), at least about 2/sqrt(batch); at batch 1000 two seeds end at .10 and .08,
+one came down to .10 and bounced (results/simsiam-16px-*). The paper's rows have not been measured yet.
 
 Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. the settings `shapes` and `default`
 are ours, and do without the zero initialisation of residual branches: with it fifteen epochs of `shapes` end at a probe

@@ -79,6 +79,7 @@ STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its o
     "cifar10-cpu-sparsity": sparsity.study("cifar10-cpu", f"{CPU} --limit 10000", [1, 2, 3], "--temperature 0.07"),
     "cifar100-cpu": (CPU.replace("cifar10", "cifar100") + " --checkpoint-every 5", dict.fromkeys([*METHODS[:3],
         "ncl-topk", *LARS, *EARLY], [1, 2, 3]), {"ncl-topk": "--topk 16"} | {r: RECIPE for r in ROWS if "lars" in r}),
+    "simsiam-16px": ("--image-size 16 --batch-size 1000 --lr 0.4 --epochs 50", {"simsiam-no-stop-grad": [1, 2, 3]}, {}),
     **{data: (f"--dataset {data} --epochs 200", AT_200, {}) for data in ("cifar10", "cifar100")},
 }
 
@@ -183,8 +184,7 @@ def main() -> None:
     flags.add_argument("--minutes", type=float, default=math.inf, help="end after so many, with a checkpoint per epoch")
     flags.add_argument("--flags", default="", help="further flags of every run, such as --flags='--checkpoint-every 1'")
     flags.add_argument("--data-root", default="data", help="folder of the data sets (default: data)")
-    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu",
-                       help="cuda or cpu (default: cuda where there is one; …-cpu…: always cpu)")
+    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="of …-cpu…: always cpu")
     args = flags.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends the study as Ctrl-C does
     well, end = True, time.monotonic() + 60 * args.minutes
