@@ -1,4 +1,4 @@
-"""BayesNCL: NCL with a gate per dimension and image, which learns to switch off dimensions that many images share.
+"""BayesNCL: NCL with a gate per dimension and image, which is meant to switch off dimensions that many images share.
 
     α = sigmoid(gating(sg[h]) / T),  m = 1[α > ½] (straight-through),  L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
 
