@@ -65,7 +65,7 @@ OURS = [*(f"bayesncl-{kind}" for kind in ("no-kl", "low-prior", "ipw")), "ncl-to
 AT_200 = dict.fromkeys([*METHODS[:3], "ncl-topk"], [1, 2, 3]) | dict.fromkeys([*GATE, "simsiam", *BASES], [1])
 RATES = dict.fromkeys(METHODS[:3], "0.01 0.2 0.2") | dict.fromkeys(["sparsehead-simclr", "sparsehead-simclr-plain"],
     "0.05 0.2 0.2") | {"scratch": "0.01 0.05 0.2"}  # for 1, 10, 100 % of the labels: seed 1's best, on held-out images
-BAYES, CPU = "--prior 0.5 --kl-weight 3e-5", "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
+BAYES, CPU = "--prior 0.8 --kl-weight 3e-4", "--dataset cifar10 --preset default --arch resnet8 --epochs 20"
 TRIED = ["ncl", *(f"bayesncl-prior{rho}-kl-weight{weight}" for rho in (0.3, 0.5, 0.8) for weight in ("3e-5", "3e-4"))]
 STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its own); why these: results/README.md
     "shapes": ("", dict.fromkeys([*METHODS, *LABELLED, "mmncl", "clip"], SEEDS)
