@@ -17,8 +17,8 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE / "tools")]
 
 import bayesncl, common, lpjepa, mmncl, ncl, nce, sae, shapes, simclr, simsiam, sparsehead, sparse_coding as sc
-import benchmark, decode, finetune, look, rarity, report, robustness, sparsity, study, theory, theory_gate, theory_nmf
-import words
+import benchmark, decode, finetune, look, rarity, report, robustness, sparsity, study, study_landscape, theory
+import theory_gate, theory_nmf, words
 
 METHODS = {module.__name__: module for module in (simclr, ncl, bayesncl, sparsehead, simsiam, nce, mmncl, lpjepa)}
 
@@ -1491,5 +1491,10 @@ def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tm
     method.write_text("import time; time.sleep(1000)")
     with pytest.raises(SystemExit, match="--minutes are over; the same command goes on"):
         study.record_all({"d": [[str(method)]]}, 1, "cpu", "data", time.monotonic() + 0.5)
+    few = {"few": "--experiment custom --sparsity 0.1 --n 64 --batch-size 32 --epochs 2 --seeds 1 --device cpu"}
+    monkeypatch.setattr(study_landscape, "RUNS", study.RUNS), monkeypatch.setattr(study_landscape, "RECORDS", few)
+    inside("study_landscape.py")
+    assert {"custom"} == {row["experiment"] for row in json.loads((report.RESULTS / "few" / "results.json").read_text())}
     monkeypatch.setattr(study.subprocess, "Popen", lambda *_, **__: pytest.fail("it is recorded"))
     assert study.record_all({name: runs[name] for name in "ab"}, 2, "cpu", "data", math.inf) is True
+    inside("study_landscape.py")
