@@ -4,6 +4,7 @@
     python tools/study_landscape.py landscape-table1      this one; to make it anew, delete its folder in results/ first
 """
 import argparse
+import os
 import shlex
 import shutil
 import subprocess
@@ -40,8 +41,9 @@ def main(argv: list[str] | None = None) -> None:
         if kept.exists():
             continue
         if not run.exists() or (run / "memory").exists():  # which sparse_coding.py removes at the end
-            command = [*shlex.split(RECORDS[name]), "--resume" if run.exists() else "--out", str(run)]
-            if code := subprocess.call([sys.executable, str(ROOT / "sparse_coding.py"), *command]):
+            where = ["--resume" if run.exists() else "--out", os.path.relpath(run, ROOT)]
+            command = [sys.executable, "sparse_coding.py", *shlex.split(RECORDS[name]), *where]
+            if code := subprocess.call(command, cwd=ROOT):
                 sys.exit(code)
         kept.mkdir(parents=True)
         for file in "config.json", "results.json", "curves.npz":
