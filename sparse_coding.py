@@ -18,8 +18,8 @@ All replicas of a setting (seeds × swept factors) train as one batched program.
     python sparse_coding.py --experiment alignment budget variants --seeds 5   what no figure of the paper shows
     python sparse_coding.py --experiment custom --method noncl --lr 0.1 1      your own, with a flag for every factor
 
-Measured on a thread of an AMD EPYC, beside other programs (torch 2.15, 2026-11-21; results/landscape*): the first
-command takes one to two minutes, the second 35. Maximum / median / minimum of the second, means of 5 seeds:
+Measured on a thread of an AMD EPYC, beside another program (torch 2.15, 2026-11-23; results/landscape*): the first
+command takes 38 seconds, the second 21 minutes. Maximum / median / minimum of the second, means of 5 seeds:
 
     Pr(z_i ≠ 0)     paper              text's layers      code's layers
     SimCLR .1       .94 / .92 / .83    .94 / .92 / .88    .94 / .92 / .88    (paper's .2: .94 / .93 / .90; our data for

@@ -1,6 +1,6 @@
 """Make the landscape's records, results/landscape*/. What is recorded is skipped and what was interrupted goes on.
 
-    OMP_NUM_THREADS=1 python tools/study_landscape.py     all of them: two hours on one thread
+    OMP_NUM_THREADS=1 python tools/study_landscape.py     all of them: 45 minutes on one thread
     python tools/study_landscape.py landscape-table1      this one; to make it anew, delete its folder in results/ first
 """
 import argparse
