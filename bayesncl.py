@@ -206,7 +206,7 @@ def main(argv=None):
             log.append(dict(loss=loss.detach(), kl=kl.detach(), open=m1.detach().mean(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
-        metrics, *_ = common.evaluate(run, data, model, selection=True)
+        metrics, *_ = common.evaluate(run, data, model)
         run.finish(metrics, model.backbone)
 
 

@@ -34,6 +34,9 @@ import torchvision
 import torchvision.transforms.v2.functional as TF
 from torch import Tensor
 
+import interpret
+from interpret import ACTIVE, BadInput, markdown
+
 
 # ------------------------- views: torchvision's operators on float tensors, with parameters per image, equal to 1e-5
 def crop_matrix(start: Tensor, length: Tensor, inputs: int, size: int, flip=None, kind="bilinear") -> Tensor:
@@ -241,10 +244,6 @@ def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------------- evaluation
-ACTIVE = 1e-5  # a dimension is active on a sample when |e| of the L2-normalised embedding exceeds this ([NCL])
-SHARES = 0.001, 0.01, 0.05  # of the samples: activation rates from which Cons. is given too
-
-
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eval_view) -> tuple[Tensor, Tensor]:
     """h (N, d) and e (N, K), the methods' z, float32, of a view of images: the model's first outputs in eval mode."""
@@ -323,12 +322,6 @@ def neighbours(queries: Tensor, bank: Tensor, k: int, skip_self=False) -> tuple[
     return torch.cat([f.values for f in found]), torch.cat([f.indices for f in found])
 
 
-def precision_at(e: Tensor, y: Tensor, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
-    """k → % of a sample's k nearest others (cosine) in e (N, K) that have its label y (N,), mean; None: too few."""
-    same = (y[neighbours(e, e, min(max(ks), len(e) - 1), skip_self=True)[1]] == y[:, None]).float()  # (N, k)
-    return {k: 100 * same[:, :k].mean().item() if k < len(e) else None for k in ks}
-
-
 def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -> list[float]:
     """Accuracy in % of the votes of the nearest (cosine) in train (M, d) of test (N, d): the majority of 5, ties to the
     smaller class number; and of 200, each weighted by exp(cosine / 0.1) (Wu et al. 2018)."""
@@ -340,99 +333,6 @@ def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
     return accuracy
 
 
-def random_consistency(y: Tensor, orders=200) -> Tensor:
-    """Share of the most frequent class among the first n of labels y (N,) in random order, n ≤ N: (orders, N)."""
-    draw, size = torch.Generator().manual_seed(0), y.bincount()
-    shuffled = torch.stack([y[torch.randperm(len(y), generator=draw).to(y.device)] for _ in range(orders)])
-    place = torch.arange(1, len(y) + 1, device=y.device)
-    of_class = place - (size.cumsum(0) - size).repeat_interleave(size)  # 1, 2, … in each class, the classes sorted
-    order = shuffled.argsort(dim=1, stable=True)
-    return torch.empty_like(order).scatter_(1, order, of_class.expand_as(order)).cummax(1).values / place
-
-
-def mono_score(a: Tensor, h: Tensor) -> Tensor:
-    """MonoScore (arXiv 2504.02821) of activations a (N, K) ≥ 0: mean cosine of the pairs of samples h (N, d), weighted
-    by the product of a, scaled to [0, 1], less that of all pairs: (K,) or NaN. (The paper's h is another network's.)"""
-    h, low = F.normalize(h), a.amin(0)
-    a = F.pad((a - low) / (a.amax(0) - low), (0, 1), value=1.0)  # the last column weights all pairs alike
-    score = (a.T @ h).square().sum(1) - a.square().T @ h.square().sum(1)  # without each sample's pair with itself
-    score = score / (a.sum(0).square() - a.square().sum(0))
-    return score[:-1] - score[-1]
-
-
-def dimensions(e: Tensor, labels: dict[str, Tensor], h: Tensor) -> dict[str, Tensor]:
-    """Columns (K,) of embeddings e (N, K) and representations h (N, d), NaN where undefined. "act": share of samples
-    that a dimension is active on; "mean": its mean |activation|; "mono": mono_score. For each label (N,), after its
-    key: "class": most frequent class of the samples it is active on; "cons": its share of them; "adjusted": (cons − c)
-    / (1 − c), c being cons of as many random samples; "entropy": nats, of |activation| summed per class ([BayesNCL],
-    H_s); "bits": mutual information of being active and the label, less its bias (C − 1) / (2N ln 2)."""
-    e, entr, N = F.normalize(e).abs(), torch.special.entr, len(e)
-    active = (e > ACTIVE).to(e.dtype)
-    n = active.sum(0)
-    columns = {"act": n / N, "mean": e.mean(0), "mono": mono_score(e, h)}
-    for key, y in labels.items():
-        classes = F.one_hot(y).to(e.dtype)  # (N, C)
-        count, mass, total = classes.T @ active, classes.T @ e, classes.sum(0)[:, None]  # (C, K), (C, K), (C, 1)
-        cons, by_chance = count.amax(0) / n, random_consistency(y).mean(0)[n.long().clamp(min=1) - 1]
-        nats = entr(n / N) + entr(1 - n / N) + entr(total / N).sum() - entr(count / N).sum(0)
-        nats = nats - entr((total - count) / N).sum(0) - (n > 0) * (n < N) * (total.count_nonzero() - 1) / (2 * N)
-        columns |= {key + "class": count.argmax(0).where(n > 0, torch.nan), key + "cons": cons,
-                    key + "adjusted": (cons - by_chance) / (1 - by_chance).clamp(min=1e-9),  # 0 for one sample
-                    key + "entropy": entr(mass / mass.sum(0)).sum(0), key + "bits": nats / math.log(2)}
-    return columns
-
-
-def interpretability(e: Tensor, labels: dict[str, Tensor], h: Tensor) -> dict[str, float | None]:
-    """Means over the columns of `dimensions`, None where undefined. act: share of active entries; live_dims: number of
-    dimensions active on any sample (the papers' rate: act or live_dims/K); l1: ‖e‖₁/√K, hoyer: (√K − ‖e‖₁)/(√K − 1),
-    ‖e‖₂ = 1; corr: |C_ij|, i ≠ j, live ([NCL] Fig. 3c). Per label: cons in %, entropy; cons_<r>, dims_<r>: cons, number
-    of dimensions active on a share ≥ r of samples; adjusted, in %, of those with r = 0.001; bits, of all; p_at_<k>."""
-    columns, mean = dimensions(e, labels, h), lambda x: x[x.isfinite()].mean().item() if x.isfinite().any() else None
-    e, act, root = F.normalize(e), columns["act"], math.sqrt(e.shape[1])
-    size, n, f = e[e.any(1)].abs().sum(1), int((act > 0).sum()), F.normalize(e[:, act > 0], dim=0)
-    c = (f.T @ f).abs()
-    metrics = {"act": mean(act), "live_dims": n, "mono": mean(columns["mono"]), "l1": mean(size / root),
-               "hoyer": mean((root - size) / (root - 1)), "corr": mean((c.sum() - c.trace()) / (n * (n - 1)))}
-    metrics |= {f"dims_{share}": int((act >= share).sum()) for share in SHARES}
-    for key, y in labels.items():
-        cons, adjusted = 100 * columns[key + "cons"], 100 * columns[key + "adjusted"]
-        metrics |= {key + "cons": mean(cons), key + "adjusted": mean(adjusted[act >= SHARES[0]]),
-                    key + "entropy": mean(columns[key + "entropy"][act > 0]), key + "bits": mean(columns[key + "bits"])}
-        metrics |= {f"{key}cons_{share}": mean(cons[act >= share]) for share in SHARES}
-        metrics |= {f"{key}p_at_{k}": value for k, value in precision_at(e, y).items()}
-    return metrics
-
-
-def sepin(z1: Tensor, z2: Tensor) -> Tensor:
-    """I(x; z_i | z_≠i) in nats, what dimension i alone tells (Do & Tran 2020), of views z1, z2 (N, K): (K,). NT-Xent
-    from each first view to all N second ones, without dimension i of the normalised embeddings a, b and with it, differ
-    by a_i b_i/τ + log Σ_j p_j exp(−a_i b_ji/τ), p the softmax with it, τ = 0.2; the exponential by its series."""
-    a, b, temperature = F.normalize(z1), F.normalize(z2), 0.2
-    c = b - (b.amin(0) + b.amax(0)) / 2  # gives the same difference and a short series
-    gain, reach = (a * c).sum(0) / temperature, (a.abs().amax() * c.abs().amax() / temperature).item()
-    for rows in a.split(1000):
-        p, total, power = packed((product(rows, b) / temperature).softmax(1)), 1.0, torch.ones_like(c)  # p (n, N)
-        for k in range(1, 6 + math.ceil(4 * reach)):  # the next term is below 1e-6
-            power = power * c / (-k * temperature)  # (N, K), (−c/τ)^k / k!
-            total = total + rows**k * product(p, power.T)
-        gain += total.log().sum(0)
-    return gain / len(a)
-
-
-def feature_selection(e_train: Tensor, y_train: Tensor, e: Tensor, y: Tensor, l2: float) -> dict[str, float]:
-    """[NCL]: P@10 and probe (of strength l2), % of the test images e (N, K), with the m = K/8, K/4, K/2 dimensions of
-    largest mean |activation| on the *training* images e_train (M, K), "…_top_<m>", and m at random, "…_random_<m>"."""
-    K, scores = e.shape[1], {}
-    orders = {"top": F.normalize(e_train).abs().mean(0).argsort(descending=True),
-              "random": torch.randperm(K, generator=torch.Generator().manual_seed(0)).to(e.device)}
-    for m in (max(1, K // part) for part in (8, 4, 2)):
-        for name, order in orders.items():
-            kept = order[:m]
-            scores[f"p_at_10_{name}_{m}"] = precision_at(e[:, kept], y, [10])[10]
-            scores[f"lp1_{name}_{m}"] = linear_probe(e_train[:, kept], y_train, e[:, kept], y, strengths=[l2])["lp1"]
-    return scores
-
-
 def health(z: Tensor) -> dict[str, Tensor]:
     """Collapse indicators of a batch of embeddings z (N, K), as tensors (): "spread", mean std of z/‖z‖ times sqrt(K)
     (1 healthy, 0 collapsed); "act", share of active entries; "empty", of samples with none."""
@@ -442,10 +342,6 @@ def health(z: Tensor) -> dict[str, Tensor]:
 
 
 # =================== from here on: data, flags, folders. Results are computed above; evaluate() calls what does it.
-class BadInput(ValueError):
-    """What the user gave cannot be used. The message is one line: what is wrong and what to do."""
-
-
 def rank() -> int:
     """The number of this process among all that train together; 0 for one."""
     return dist.get_rank() if dist.is_initialized() else 0
@@ -471,7 +367,8 @@ def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
 # ---------------------------------------------------------------------------------------------------------------- data
 @dataclasses.dataclass
 class Data:
-    """Images (N, 3, H, W) uint8; of them labels, second labels `background` (N,) int64, captions (N,) str, or None."""
+    """Images (N, 3, H, W) uint8; of them labels, second labels `background` (N,) int64, captions (N,) str, or None.
+    Labels are numbered 0, 1, ... without gaps; `classes` (C,) are the numbers that the data set gives these classes."""
     name: str
     x_train: Tensor
     x_test: Tensor
@@ -482,6 +379,8 @@ class Data:
     x_unlabeled: Tensor | None = None
     captions_train: np.ndarray | None = None
     captions_test: np.ndarray | None = None
+    classes: Tensor | None = None
+    background_classes: Tensor | None = None
 
     @property
     def images(self) -> Tensor:
@@ -586,6 +485,7 @@ def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
             need(not alien, f"{test} has classes that {train} has not: {str(alien[:5])[1:-1]}")
             classes, tensors[train] = tensors[train].unique(return_inverse=True)  # numbered 0, 1, … without gaps
             tensors[test] = torch.searchsorted(classes, tensors[test])
+            tensors["classes" if kind == "y" else "background_classes"] = classes
     return Data(name, **tensors)
 
 
@@ -693,9 +593,9 @@ class Parser(argparse.ArgumentParser):
 
 
 # ---------------------------------------------------------------------------------------------------------- run folder
-COLUMNS = {"LP@1": "lp1", "LP@5": "lp5", "z: LP@1": "lp1_embedding", "5-NN": "knn5", "200-NN": "knn200",
-           "Cons.": "cons", "adj.": "adjusted", "H_s": "entropy", "bits": "bits", "P@10": "p_at_10", "Act.": "act",
-           "live": "live_dims", "Corr.": "corr"}  # of the final table
+COLUMNS = {  # of the final table; interpret.py's own follows it
+    "LP@1": "lp1", "LP@5": "lp5", "z: LP@1": "lp1_embedding", "5-NN": "knn5", "200-NN": "knn200",
+    "z: 5-NN": "knn5_embedding", "P@10": "p_at_10", "Act.": "act", "H_s": "entropy", "Corr.": "corr"}
 
 
 @contextlib.contextmanager
@@ -752,31 +652,59 @@ def load_checkpoint(path: Path) -> dict:
         raise BadInput(f"{path} cannot be read as a checkpoint ({type(error).__name__}: {error})")
 
 
-def evaluate(run: "Run", data: "Data", model: nn.Module, selection=False) -> tuple[dict, Tensor, Tensor]:
-    """Every number of the final record, the second label's with "background_" before their names; with `selection`
-    feature_selection's too; and h (N, d), e (N, K) of the test images. embeddings.npz keeps both, in 16 bits."""
-    args, size = run.args, run.args.image_size
-    h, e = (x.clamp(-65504, 65504) for x in features(model, data.x_test, size, run.device))  # what 16 bits can hold
-    labels = {"": (data.y_train, data.y_test), "background_": (data.background_train, data.background_test)}
-    labels = {key: [y.to(h.device) for y in pair] for key, pair in labels.items() if pair[0] is not None}
-    of_test = {key: y_test for key, (_, y_test) in labels.items()}
-    arrays = {"h": h.half(), "z": e.half(), **{key.rstrip("_") or "y": y for key, y in of_test.items()}}
-    np.savez(run.folder / "embeddings.npz", **{name: array.cpu().numpy() for name, array in arrays.items()})
-    metrics = interpretability(arrays["z"].float(), of_test, arrays["h"].float())  # what look.py will show
-    torch.manual_seed(args.seed)
-    view = lambda x, size: normalise(augment(x, size, args.min_scale, args.jitter, args.gray, args.blur, args.crop))
-    alone = sepin(*(features(model, data.x_test, size, run.device, view)[1] for _ in range(2))).sort().values.flip(0)
-    metrics |= {f"sepin_{k}": alone[:k].mean().item() if k <= len(alone) else None for k in (1, 10, 100)}
-    metrics |= {"sepin_all": alone.mean().item()}
-    h_train, e_train = features(model, data.x_train, size, run.device) if labels else (None, None)
-    for key, (y_train, y_test) in labels.items():
-        for kind, train, test in ("", h_train, h), ("_embedding", e_train, e):
+def evaluate(run: "Run", data: "Data", model: nn.Module) -> tuple[dict, Tensor, Tensor]:
+    """Every number of the final record, and h (N, d) and e (N, K) of the test images.
+
+    The second label's numbers have "background_" before their names. embeddings.npz keeps h, e and
+    the labels by the classes' own numbers; h and e in 16 bits, which is what look.py will show.
+    """
+    size = run.args.image_size
+    h, e = features(model, data.x_test, size, run.device)
+    h, e = h.clamp(-65504, 65504), e.clamp(-65504, 65504)  # what 16 bits can hold
+    arrays = {"h": h.half(), "z": e.half()}
+    if data.y_test is not None:
+        arrays["y"] = data.classes[data.y_test]
+    if data.background_test is not None:
+        arrays["background"] = data.background_classes[data.background_test]
+    arrays = {name: array.cpu().numpy() for name, array in arrays.items()}
+    np.savez(run.folder / "embeddings.npz", **arrays)
+
+    labels = {"": arrays.get("y"), "background_": arrays.get("background")}
+    metrics = of_dimensions(arrays["z"], labels, arrays["h"])
+    if data.y_train is None and data.background_train is None:
+        return metrics, h, e
+    h_train, e_train = features(model, data.x_train, size, run.device)
+    pairs = {"": (data.y_train, data.y_test)}
+    pairs["background_"] = (data.background_train, data.background_test)
+    for prefix, (y_train, y_test) in pairs.items():
+        if y_train is None:
+            continue
+        y_train, y_test = y_train.to(h.device), y_test.to(h.device)
+        for suffix, train, test in ("", h_train, h), ("_embedding", e_train, e):
             scores = linear_probe(train, y_train, test, y_test)
             scores["knn5"], scores["knn200"] = knn_accuracy(train, y_train, test, y_test)
-            metrics |= {key + name + kind: value for name, value in scores.items()}
-    if selection and "" in labels:
-        metrics |= feature_selection(e_train, labels[""][0], e, labels[""][1], metrics["l2_embedding"])
+            metrics |= {prefix + name + suffix: value for name, value in scores.items()}
     return metrics, h, e
+
+
+def of_dimensions(z: np.ndarray, labels: dict, judge: np.ndarray) -> dict:
+    """What interpret.py says of embeddings z (N, K), as numbers of a record.
+
+    labels: prefix -> (N,) or None; judge: (N, d). Numbers of a control have its name before them. A
+    dense z has the papers' numbers, by which each dimension is active on every image, and those of
+    interpret.py's half-dimensions, which have "top_" before their names.
+    """
+    labels = {prefix: y for prefix, y in labels.items() if y is not None}
+    embedding = interpret.Embedding(z, labels, judge)
+    findings = interpret.interpret(embedding)
+    numbers = {"active": findings.rule} | findings.numbers
+    if findings.rule != "nonzero":
+        top = {f"top_{name}": value for name, value in findings.numbers.items()}
+        of_papers = interpret.interpret(embedding, "nonzero", controls=False).numbers
+        numbers = {"active": findings.rule} | of_papers | top
+    for control, found in findings.controls.items():
+        numbers |= {f"{control}_{name}": value for name, value in found.items()}
+    return numbers
 
 
 class Run:
@@ -853,7 +781,7 @@ class Run:
 
     def finish(self, metrics: dict, backbone: nn.Module) -> None:
         """Write the final record, and backbone.pt for torchvision's ResNet; print the table."""
-        for tool in ("finetune", "robustness", "words", "stability"):  # what they left may be of other weights
+        for tool in ("finetune", "robustness", "selection", "words", "stability"):  # what they left may be of other weights
             (self.folder / f"{tool}.json").unlink(missing_ok=True)
         metrics = dict(event="final", epochs=self.args.epochs, **metrics, seconds_train=self.seconds)
         with open(self.folder / "metrics.jsonl", "a") as file:
@@ -861,23 +789,32 @@ class Run:
         with replacing(self.folder / "backbone.pt") as file:
             torch.save({key: value.cpu().contiguous() for key, value in backbone.state_dict().items()}, file)
         print(table(self.args.method, metrics))
-        print("Test set. LP: logistic regression on frozen backbone features (z: embeddings); NN: cosine on the same;\n"
-              f"the rest: embeddings. {self.seconds:.0f} s of training. Pictures: python look.py {self.folder}")
+        print("Test set. LP: logistic regression on the frozen backbone's features (z: on embeddings); NN: nearest\n"
+              f"neighbours; the rest is of embeddings. {interpret.LEGEND}\n"
+              f"{self.seconds:.0f} s of training. Pictures: python look.py {self.folder}")
 
 
 def table(method: str, metrics: dict) -> str:
-    """The final record as a Markdown table: a row for the class label, one for the background if there is one."""
-    text = lambda v: "–" if v is None else str(v) if isinstance(v, int) else f"{round(v, 3) + 0:.{1 if v >= 3 else 3}f}"
-    rows = {"class": "", "background": "background_"} if "background_cons" in metrics else {"class": ""}
-    rows = [[label, *(text(metrics.get(prefix + key)) for key in COLUMNS.values())] for label, prefix in rows.items()]
-    return markdown([[method, *COLUMNS], *rows])
+    """The final record as Markdown tables: the network's accuracy, then what its dimensions say."""
+    prefixes = {"class": "", "background": "background_"}
+    if "background_cons" not in metrics:
+        del prefixes["background"]
+    rows = [[method, *COLUMNS]]
+    for label, prefix in prefixes.items():
+        cells = [label]
+        for key in COLUMNS.values():
+            digits = 3 if key in ("act", "entropy", "corr") else 1
+            cells.append(interpret.format_number(metrics.get(prefix + key), digits))
+        rows.append(cells)
 
-
-def markdown(rows: list[list[str]]) -> str:
-    """An aligned Markdown table; the first row is its head."""
-    widths = [max(map(len, column)) for column in zip(*rows)]
-    rows = [rows[0], ["-" * width for width in widths], *rows[1:]]
-    return "\n".join(f"| {' | '.join(cell.rjust(width) for cell, width in zip(row, widths))} |" for row in rows)
+    groups = {"top": {}, "untrained": {}, "shuffled": {}}
+    for key, value in metrics.items():
+        group, _, name = key.partition("_")
+        if group in groups:
+            groups[group][name] = value
+    numbers = groups.pop("top") or metrics
+    controls = {name: found for name, found in groups.items() if found}
+    return f"{markdown(rows)}\n\n{interpret.table(numbers, controls)}"
 
 
 def launch(main) -> None:

@@ -1,23 +1,32 @@
-"""A finished run as a page to browse its dimensions, as pictures and as a table; nothing is trained.
+"""An embedding as a page to browse what its dimensions stand for, as pictures and as a table.
 
-    python look.py runs/<run>                     into the run's folder
-    python look.py runs/<run> runs/<other> ...    the same for each; the page in the first has all on its data set
-    ... --data-root DATA --classes NAMES.txt      where the data set is elsewhere now; names of its classes, one a line
+    python look.py runs/my-run                     a finished run, into its folder
+    python look.py runs/my-run runs/other          the page in the first has all of the same images
+    python look.py features.npz --images images.npy --classes names.txt
+    python look.py latents.npz --labels y.npy --judge dino.npy --images folder/
 
-look.html            every dimension, the images and (after tools/words.py) words that activate it: one offline file
-top_images.png       the ten most active dimensions, a column each: the images that activate it most ([NCL] Fig. 1a, b)
-active_images.png    the same columns: of all images that activate it, evenly spread from the strongest to the weakest
-dimensions.csv       common.dimensions of the test images, a row per dimension, the most active first
-and with matplotlib:
-dimensions.png       correlation of random dimensions ([NCL] Fig. 3c), activations (Fig. 1c, d), active ones per image
-selection.png        simclr.py, ncl.py, bayesncl.py: P@10 and probe with the m most active dimensions and m random ones
+A file is what interpret.py reads: z (N, K), where you have them y, h and images. Without images the
+page has none. What counts as active, and what the numbers mean, stands in interpret.py.
+
+look.html            dimensions, images, and the words that tools/words.py found: one offline file
+dimensions.csv       interpret.py's numbers, a row for each dimension, the most active first
+top_images.png       the ten most active dimensions, a column each: their strongest images
+                     ([NCL] Fig. 1a, b)
+active_images.png    the same columns: all images that a dimension is active on, evenly spread
+
+and of a run, with matplotlib:
+dimensions.png       correlation of random dimensions ([NCL] Fig. 3c), activations (Fig. 1c, d),
+                     active ones per image
+selection.png        after tools/selection.py: P@10 and probe with the m most active dimensions
 collapse.png         simsiam.py: the collapse indicator over the epochs ([SimSiam] Fig. 2)
-spectra.png          sparsehead.py, several runs of any file: eigenvalues of the covariances. Runs with --head none,
-                     linear and mlp together make [SparseHead] Fig. 1
+spectra.png          sparsehead.py, several runs of any file: eigenvalues of the covariances
+                     (--head none, linear and mlp together: [SparseHead] Fig. 1)
 <experiment>.png     sparse_coding.py: minimum max-cosine and loss over training
 """
+
 import argparse
 import base64
+import dataclasses
 import hashlib
 import io
 import json
@@ -33,215 +42,729 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import torchvision.transforms.v2.functional as TF
+from PIL import Image
 from torch import Tensor
 
 import common
+import interpret
+from interpret import Activations, BadInput, need
 
 ASSETS = Path(__file__).parent / "assets"
-SHOWN = STRONGEST, SPREAD, RANDOM = 48, 40, 40  # images of a dimension on its page
-TOP, NEAR, PARTNERS, BINS = 32, 12, 8, 32  # dimensions and neighbours of an image; partners of a dimension, histogram
-KINDS = {"f4": "Float32Array", "u1": "Uint8Array", "i2": "Int16Array", "u2": "Uint16Array", "u4": "Uint32Array"}
+MOST = 2000  # dimensions of a page, those of most interest
+PICTURED = 20_000  # images of a page, at random
+LARGEST = 64  # pixels of an image's longer side
+STRONGEST, SPREAD, RANDOM = 48, 40, 40  # images of a dimension on its page
+TOP, NEAR = 32, 12  # dimensions and neighbours of an image
+PARTNERS, BINS = 8, 32  # other dimensions on a dimension's page; bins of its histogram
+KINDS = {  # numpy's and JavaScript's names
+    "f4": "Float32Array",
+    "u1": "Uint8Array",
+    "i2": "Int16Array",
+    "u2": "Uint16Array",
+    "u4": "Uint32Array",
+}
+PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
+@dataclasses.dataclass
+class Source:
+    """A run or a file, and what was found in it."""
+
+    folder: Path  # for what is written
+    embedding: interpret.Embedding
+    names: dict[str, list[str]]  # of classes 0, 1, ... of each label, by its prefix, if known
+    config: dict = dataclasses.field(default_factory=dict)  # of a run
+    arrays: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # of a run
+    findings: interpret.Findings | None = None
+
+
+# ---------------------------------------------------------------------------------- reading a run
 def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
-    """config.json and embeddings.npz of a run of an image method: h (N, d), z (N, K) float32, labels (N,) of its test
-    images. BadInput where there is no run, or one that has not finished."""
+    """config.json and embeddings.npz of a run of an image method.
+
+    The arrays are h (N, d) and z (N, K) float32 and labels (N,) of its test images. The config also
+    has the "lines" of metrics.jsonl, and "words" of words.json or None.
+    Raises BadInput where there is no run, or one that has not finished.
+    """
     try:
         config = json.loads((folder / "config.json").read_text())
         config["method"], Path(config["dataset"]), Path(config["data_root"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise common.BadInput(f"{folder} is not the folder of a run ({type(error).__name__}: {error})")
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{folder} is not the folder of a run ({reason})") from None
     if not (folder / "embeddings.npz").exists():
-        raise common.BadInput(f"{folder} has no embeddings.npz: the run has not finished, or an older version made it")
+        reason = "the run has not finished, or an older version made it"
+        raise BadInput(f"{folder} has no embeddings.npz: {reason}")
     try:
-        with np.load(folder / "embeddings.npz", allow_pickle=False) as kept:
-            arrays = {key: torch.from_numpy(kept[key]) for key in ("h", "z", *kept.files)}
-        said = folder / "words.json"
-        config["words"] = json.loads(said.read_text())["words"] if said.exists() else None
-        (h, z), labels = (arrays[key].float() for key in "hz"), [*arrays.values()][2:]
-        if not (h.ndim == z.ndim == 2 and len(h) == len(z) > 1 and z.shape[1] and (h.sum() + z.sum()).isfinite() and
-                all(y.dtype == torch.int64 and y.shape == (len(z),) and y.min() >= 0 for y in labels)):
-            raise ValueError("embeddings.npz is damaged, or the embeddings are not finite in 16 bits")
-        config["lines"] = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        arrays = read_arrays_of_run(folder)
+        words = folder / "words.json"
+        config["words"] = json.loads(words.read_text())["words"] if words.exists() else None
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        config["lines"] = [json.loads(line) for line in lines]
         config["lines"][-1]["epochs"]  # which only the final record has
     except Exception as error:  # what a damaged archive may raise is not listed anywhere
-        raise common.BadInput(f"what {folder} holds cannot be read ({type(error).__name__}: {error})")
-    return config, arrays | {"h": h, "z": z}
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"what {folder} holds cannot be read ({reason})") from None
+    return config, arrays
+
+
+def read_arrays_of_run(folder: Path) -> dict[str, Tensor]:
+    """embeddings.npz: h and z in float32, then the labels. ValueError where they make no sense."""
+    with np.load(folder / "embeddings.npz", allow_pickle=False) as archive:
+        arrays = {key: torch.from_numpy(archive[key]) for key in archive.files}
+    h, z = arrays.pop("h").float(), arrays.pop("z").float()
+    sound = h.ndim == z.ndim == 2 and len(h) == len(z) > 1 and z.shape[1] > 0
+    if not sound or not (h.sum() + z.sum()).isfinite():
+        raise ValueError("embeddings.npz is damaged, or not finite in 16 bits")
+    for name, y in arrays.items():
+        if y.dtype != torch.int64 or y.shape != (len(z),) or y.min() < 0:
+            raise ValueError(f"embeddings.npz is damaged: {name} are no labels")
+    return {"h": h, "z": z} | arrays
 
 
 def images_of(config: dict, arrays: dict[str, Tensor], root: str) -> Tensor:
-    """The test images (N, 3, H, W) uint8 behind a run's embeddings; BadInput where the data set is another by now."""
+    """The test images (N, 3, H, W) uint8 behind a run's embeddings.
+
+    Raises BadInput where the data set is another one by now.
+    """
     data = common.load_data(config["dataset"], root)
-    pairs = [(getattr(data, f"{name}_test"), arrays.get(name)) for name in ("y", "background")]
-    if len(data.x_test) != len(arrays["z"]) or not all(a is None or b is None or torch.equal(a, b) for a, b in pairs):
-        raise common.BadInput(f"{config['dataset']} under {root} is not the data set of this run; give its --data-root")
+    same = len(data.x_test) == len(arrays["z"])
+    for name, numbers in ("y", "classes"), ("background", "background_classes"):
+        y, kept = getattr(data, f"{name}_test"), arrays.get(name)
+        classes = getattr(data, numbers, None)
+        if y is None or kept is None:
+            continue
+        if classes is not None:
+            y = classes[y]
+        same = same and torch.equal(y, kept)
+    if not same:
+        where = f"{config['dataset']} under {root}"
+        raise BadInput(f"{where} is not the data set of this run; give its --data-root")
     return data.x_test
 
 
 def labels_of(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The labels, by the prefix of what common.dimensions says of them."""
-    return {key: arrays[name] for key, name in (("", "y"), ("background_", "background")) if name in arrays}
+    """The labels of a run's images, by the prefix of what interpret.py says of them."""
+    labels = {}
+    for prefix, name in ("", "y"), ("background_", "background"):
+        if name in arrays:
+            labels[prefix] = arrays[name]
+    return labels
 
 
-def class_names(dataset: str, root: str, labels: dict[str, Tensor], given: Path | None) -> list[list[str]]:
-    """The names of the classes of each label: given, of a known data set, of image folders, or numbers."""
-    folder, read = ASSETS / "classes", lambda file: file.read_text(encoding="utf-8", errors="replace").splitlines()
-    known, backgrounds = given or folder / f"{dataset}.txt", folder / f"{dataset}-backgrounds.txt"
-    folders = (path for path in (Path(root) / dataset / "train").glob("*") if path.is_dir())
-    first = read(known) if given or known.exists() else sorted(path.name for path in folders)
-    names = {"": first, "background_": read(backgrounds) if backgrounds.exists() else []}
-    sizes = {key: int(y.max()) + 1 for key, y in labels.items()}
-    if given and len(first) < sizes.get("", 0):
-        raise common.BadInput(f"{given} names {len(first)} classes; {dataset} has {sizes['']}")
-    return [names[key][:C] if len(names[key]) >= C else [*map(str, range(C))] for key, C in sizes.items()]
+def known_names(dataset: str, root: str, given: Path | None) -> dict[str, list[str]]:
+    """The names of classes 0, 1, ... of each label, by its prefix; none where nobody knows them.
+
+    given: a file of names. Else they are those of a known data set, or of folders of images.
+    """
+    of_classes = given or ASSETS / "classes" / f"{dataset}.txt"
+    of_backgrounds = ASSETS / "classes" / f"{dataset}-backgrounds.txt"
+    folders = (Path(root) / dataset / "train").glob("*")
+    names = {"": sorted(path.name for path in folders if path.is_dir()), "background_": []}
+    if given or of_classes.exists():
+        names[""] = read_lines(of_classes)
+    if of_backgrounds.exists():
+        names["background_"] = read_lines(of_backgrounds)
+    return names
 
 
-# ------------------------------------------------------------------------------------------------- pictures and a table
-def draw_images(folder: Path, images: Tensor, e: Tensor) -> None:
-    """top_images.png and active_images.png of embeddings e (N, K) of images (N, 3, H, W) uint8."""
-    e = F.normalize(e).abs()
-    e = e[:, e.mean(0).argsort(descending=True)[:10]]  # (N, 10)
-    ranked, rows = e.argsort(0, descending=True), min(8, len(e))
-    weakest = (e > common.ACTIVE).sum(0).clamp(min=1) - 1
-    spread = ranked.gather(0, (torch.linspace(0, 1, rows)[:, None] * weakest).long())  # (8, 10)
-    for name, chosen in ("top_images", ranked[:rows]), ("active_images", spread):
-        tiles = images[chosen.flatten()].float() / 255
-        grid = torchvision.utils.make_grid(tiles, nrow=chosen.shape[1], pad_value=1)
-        scale = max(1, 64 // images.shape[-1])  # small images are enlarged, pixel by pixel
+def read_lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def class_names(
+    dataset: str, root: str, labels: dict[str, Tensor], given: Path | None
+) -> list[list[str]]:
+    """The names of classes 0, 1, ..., max of each label; their numbers where nobody knows them."""
+    known = known_names(dataset, root, given)
+    result = []
+    for prefix, y in labels.items():
+        C = int(y.max()) + 1
+        names = known[prefix]
+        if given and prefix == "" and len(names) < C:
+            raise BadInput(f"{given} names {len(names)} classes; {dataset} has {C}")
+        result.append(names[:C] if len(names) >= C else [str(c) for c in range(C)])
+    return result
+
+
+# ------------------------------------------------------------------------------- reading pictures
+# Images are an array (N, 1 or 3, H, W) uint8, which may be memory-mapped, or a list of files.
+def read_images(path: Path) -> np.ndarray | list[Path]:
+    """The images of a file of arrays, or the image files of a folder in the order of their names.
+
+    Raises BadInput where there are none.
+    """
+    if path.is_dir():
+        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PICTURES)
+        need(files, f"{path} has no image files ({', '.join(sorted(PICTURES))})")
+        print(f"{len(files):,} images, from {files[0]} to {files[-1]} in the order of their names")
+        return files
+    arrays = interpret.read_arrays(path)
+    dense = {key: a for key, a in arrays.items() if isinstance(a, np.ndarray)}
+    fitting = [a for a in dense.values() if a.ndim in (3, 4)]
+    if "images" in dense:
+        fitting = [dense["images"]]
+    shapes = ", ".join(f"{key or 'array'} {a.shape}" for key, a in dense.items())
+    need(len(fitting) == 1, f"{path}: which array is the images? There are: {shapes or 'none'}")
+    return channels_first(fitting[0], path)
+
+
+def channels_first(images: np.ndarray, path: Path) -> np.ndarray:
+    """Images (N, H, W, 3), (N, 3, H, W) or grey as (N, 1 or 3, H, W); BadInput for other arrays."""
+    need(images.dtype == np.uint8, f"{path}: images are {images.dtype}; they must be uint8")
+    if images.ndim == 3:
+        return images[:, None]
+    if images.ndim == 4 and images.shape[3] in (1, 3):
+        return images.transpose(0, 3, 1, 2)
+    if images.ndim == 4 and images.shape[1] in (1, 3):
+        return images
+    forms = "(N, H, W, 3), (N, 3, H, W) or (N, H, W)"
+    raise BadInput(f"{path}: images have shape {images.shape}; it must be {forms}")
+
+
+def shrink(images: Tensor) -> Tensor:
+    """Images (n, 3, H, W) uint8, the longer side at most LARGEST pixels."""
+    H, W = images.shape[2:]
+    if max(H, W) <= LARGEST:
+        return images
+    scale = LARGEST / max(H, W)
+    size = [max(1, round(H * scale)), max(1, round(W * scale))]
+    return torch.cat([TF.resize(part, size, antialias=True) for part in images.split(500)])
+
+
+def read_picture(path: Path) -> Tensor:
+    """An image file, shrunk: (3, h, w) uint8. Raises BadInput where it cannot be read."""
+    try:
+        with Image.open(path) as file:
+            file.draft("RGB", (2 * LARGEST, 2 * LARGEST))  # of a large JPEG, decode no more
+            picture = file.convert("RGB")
+    except Exception as error:  # what a damaged image may raise is not listed anywhere
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{path} cannot be read as an image ({reason})") from None
+    return shrink(TF.pil_to_tensor(picture)[None])[0]
+
+
+def pictures(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
+    """The chosen ones of these images, shrunk: (n, 3, h, w) uint8. BadInput: of several sizes."""
+    if not isinstance(images, list):
+        parts = []
+        for first in range(0, len(chosen), 500):
+            part = torch.from_numpy(np.array(images[chosen[first : first + 500]]))
+            parts.append(shrink(part.expand(-1, 3, -1, -1)))
+        return torch.cat(parts)
+    result = [read_picture(images[i]) for i in chosen]
+    for i, picture in zip(chosen, result):
+        if picture.shape != result[0].shape:
+            h, w = picture.shape[1:]
+            others = f"{images[chosen[0]]} is {result[0].shape[2]} x {result[0].shape[1]}"
+            raise BadInput(
+                f"{images[i]} shrinks to {w} x {h} pixels, {others}; crop or pad them to one size"
+            )
+    return torch.stack(result)
+
+
+def draw_images(folder: Path, images: np.ndarray | list[Path], a: Activations) -> None:
+    """top_images.png and active_images.png of the ten dimensions with the largest mean."""
+    mean = np.bincount(a.dims, a.values, a.K)
+    columns = np.argsort(-mean, kind="stable")[: min(10, int((a.n > 0).sum()))]
+    rows = min(8, a.N)
+    for name in "top_images", "active_images":
+        chosen = []
+        for k in columns:
+            places = np.arange(rows).clip(max=a.n[k] - 1)  # the last again, of less than 8
+            if name == "active_images":
+                places = (np.linspace(0, 1, rows) * (a.n[k] - 1)).astype(int)
+            chosen.append(a.images[a.start[k] + places])
+        tiles = pictures(images, np.stack(chosen, 1).ravel()).float() / 255
+        grid = torchvision.utils.make_grid(tiles, nrow=len(columns), pad_value=1)
+        scale = max(1, LARGEST // tiles.shape[-1])  # small images are enlarged, pixel by pixel
         grid = grid.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
         torchvision.utils.save_image(grid, folder / f"{name}.png")
 
 
-def dimensions(arrays: dict[str, Tensor]) -> str:
-    """dimensions.csv of a run's arrays: the number of each dimension, and what common.dimensions says of it, empty
-    where that is undefined."""
-    columns = common.dimensions(arrays["z"], labels_of(arrays), arrays["h"])
-    columns = {"dimension": torch.arange(arrays["z"].shape[1])} | columns
-    rows = sorted(zip(*(column.tolist() for column in columns.values())), key=lambda row: -row[2])  # mean |activation|
-    rows = [["" if math.isnan(value) else f"{value:.6g}" for value in row] for row in rows]
-    return "".join(",".join(row) + "\n" for row in [columns, *rows])
+# ------------------------------------------------------------------------- what the page is made of
+def of_most_interest(findings: interpret.Findings, labels) -> np.ndarray:
+    """The dimensions of the page, at most MOST, in the order of their numbers.
+
+    With labels those with the largest F1 for any class of any of them; else with the largest
+    MonoScore, or without a judge the largest mean activation.
+    """
+    columns = findings.columns
+    interest = columns.get("mono", columns["mean"])
+    if labels:
+        interest = np.fmax.reduce([columns[prefix + "f1"] for prefix in labels])
+    order = np.argsort(-np.nan_to_num(interest, nan=-np.inf), kind="stable")
+    return np.sort(order[:MOST])
 
 
-# ------------------------------------------------------------------------------------------------------------ the page
-def of_dimensions(e: Tensor, labels: dict[str, Tensor]) -> dict[str, Tensor]:
-    """What the page shows of dimensions beside common.dimensions, of normalised |activations| e (N, K), K rows each:
-    images (N: none) and their activations as bytes of the largest, a histogram, counts of classes, other dimensions."""
-    (N, K), active, draw = e.shape, (e > common.ACTIVE).float(), torch.Generator().manual_seed(0)
-    n, peak, place = active.sum(0).long(), e.amax(0), torch.arange(max(N, *SHOWN))[:, None]  # (K,), (K,), ranks
-    spread = (torch.linspace(0, 1, SPREAD)[:, None] * (n - 1)).round().long()
-    spread = torch.where(n > SPREAD, spread, place[:SPREAD])
-    random = torch.rand(len(place), K, generator=draw).masked_fill(place >= n, -1).topk(RANDOM, 0).indices
-    places = torch.cat([place[:STRONGEST].expand(-1, K), spread, random])  # (128, K)
-    shown = e.argsort(dim=0, descending=True, stable=True).gather(0, places.clamp(0, N - 1))
-    share = (e / peak).nan_to_num()
-    bins = torch.zeros(BINS, K).scatter_add_(0, (share * BINS).long().clamp(max=BINS - 1), active)
-    both = active.T @ active  # (K, K), images that activate both
-    either, expected = n[:, None] + n - both, n[:, None] * n / N
-    together = (both / either).nan_to_num().fill_diagonal_(0).topk(min(PARTNERS, K))
-    never = torch.where(both == 0, expected, 0).topk(min(PARTNERS, K))
-    found = {key + "count": (active.T @ F.one_hot(y).float()).long() for key, y in labels.items()}  # (K, C)
-    return found | {
-        "n": n, "peak": peak, "bins": bins.long().T, "both": both.gather(1, together.indices).long(),
-        "shown": shown.masked_fill(places >= n, N).T, "value": (255 * share.gather(0, shown)).round().long().T,
-        "together": together.indices.masked_fill(together.values == 0, K),
-        "never": never.indices.masked_fill(never.values == 0, K)}
+def random_images(N: int) -> np.ndarray:
+    """The images of the page: all N, or PICTURED of them at random."""
+    if N <= PICTURED:
+        return np.arange(N)
+    return np.sort(np.random.default_rng(0).choice(N, PICTURED, replace=False))
 
 
-def of_images(e: Tensor) -> dict[str, Tensor]:
-    """What the page shows of images, of normalised embeddings e (N, K), N rows each: their strongest dimensions (K:
-    none) with signed values in 16 bits of the largest, the number of active ones, the nearest images by cosine."""
-    value, index = e.abs().topk(min(TOP, e.shape[1]))
-    cosine, near = common.neighbours(e, e, min(NEAR, len(e) - 1), skip_self=True)
-    signed = (32767 * e.gather(1, index) / value[:, :1]).nan_to_num().round()
-    return {"dims": index.masked_fill(value <= common.ACTIVE, e.shape[1]), "size": signed.long(),
-            "largest": value[:, 0], "actives": (e.abs() > common.ACTIVE).sum(1), "near": near,
-            "close": (32767 * cosine).round().long()}
+def only_dimensions(a: Activations, kept: np.ndarray) -> Activations:
+    """The dimensions `kept` alone, in this order."""
+    entries = [np.arange(a.start[k], a.start[k + 1]) for k in kept]
+    entries = np.concatenate(entries)
+    start = np.concatenate([[0], np.cumsum(a.n[kept])])
+    return Activations(a.images[entries], a.values[entries], start, a.N)
 
 
-def binary(arrays: dict[str, Tensor]) -> tuple[dict[str, list], str]:
-    """{name: array} → {name: [JavaScript's type, offset, length]} and all of them, compressed, in base64."""
+def only_images(a: Activations, chosen: np.ndarray) -> Activations:
+    """The same dimensions, active on the chosen images alone, which keep their numbers."""
+    is_chosen = np.zeros(a.N, bool)
+    is_chosen[chosen] = True
+    kept = is_chosen[a.images]
+    n = np.bincount(a.dims[kept], minlength=a.K)
+    start = np.concatenate([[0], np.cumsum(n)])
+    return Activations(a.images[kept], a.values[kept], start, a.N)
+
+
+def images_of_dimension(n: int, draw: np.random.Generator) -> np.ndarray:
+    """Which places of a list of n images the page shows; -1: none, (STRONGEST + SPREAD + RANDOM,).
+
+    The strongest; then some evenly spread over all of them; then some at random.
+    """
+    strongest = np.arange(min(n, STRONGEST))
+    spread = np.arange(n)
+    if n > SPREAD:
+        spread = np.linspace(0, n - 1, SPREAD).round().astype(int)
+    random = draw.choice(n, min(n, RANDOM), replace=False) if n else spread
+    parts = []
+    for places, width in (strongest, STRONGEST), (spread, SPREAD), (random, RANDOM):
+        parts.append(np.pad(places, (0, width - len(places)), constant_values=-1))
+    return np.concatenate(parts)
+
+
+def meetings(a: Activations) -> np.ndarray:
+    """How many images activate both of two dimensions, (K, K)."""
+    order = np.argsort(a.images, kind="stable")
+    images, dims = a.images[order], a.dims[order]
+    both = torch.zeros(a.K, a.K)
+    width = 5000
+    for first in range(0, a.N, width):
+        begin, end = np.searchsorted(images, [first, first + width])
+        active = torch.zeros(width, a.K)
+        active[images[begin:end] - first, dims[begin:end]] = 1
+        both += active.T @ active
+    return both.numpy()
+
+
+def partners(a: Activations) -> dict[str, np.ndarray]:
+    """For each dimension the others that are active together with it, and those that never are.
+
+    together   (K, PARTNERS) by images of both over images of either, the largest first; K: none
+    both       (K, PARTNERS) the images of both
+    never      (K, PARTNERS) by images of both expected by chance; K: none
+    """
+    K = a.K
+    n = a.n.astype(float)
+    both = meetings(a)
+    either = n[:, None] + n - both
+    share = both / either.clip(1)
+    np.fill_diagonal(share, 0)
+    expected = np.where(both == 0, n[:, None] * n / a.N, 0)
+
+    together = np.argsort(-share, axis=1, kind="stable")[:, :PARTNERS]
+    never = np.argsort(-expected, axis=1, kind="stable")[:, :PARTNERS]
+    meets = np.take_along_axis(share, together, 1) > 0
+    misses = np.take_along_axis(expected, never, 1) > 0
+    return {
+        "together": np.where(meets, together, K),
+        "both": np.take_along_axis(both, together, 1).astype(int),
+        "never": np.where(misses, never, K),
+    }
+
+
+def of_dimensions(
+    a: Activations, chosen: np.ndarray, labels: dict[str, interpret.Truth]
+) -> dict[str, np.ndarray]:
+    """What the page shows of dimensions beside interpret.py's columns, K rows each.
+
+    n, peak    images that it is active on, the largest activation
+    shown      (K, 128) images_of_dimension among the chosen images; N: none
+    value      (K, 128) their activations, as bytes: 255 is the peak
+    bins       (K, BINS) a histogram of its activations
+    <prefix>count (K, C), its images of each class; and `partners`
+    """
+    dims, n = a.dims, a.n
+    peak = np.zeros(a.K, np.float32)
+    peak[n > 0] = a.values[a.start[:-1][n > 0]]
+    share = a.values / peak[dims]
+    bins = (share * BINS).astype(int).clip(max=BINS - 1)
+
+    seen = only_images(a, chosen)
+    draw = np.random.default_rng(0)
+    shown, value = [], []
+    for k in range(a.K):
+        entries = slice(seen.start[k], seen.start[k + 1])
+        places = images_of_dimension(seen.n[k], draw)
+        # one more, for place -1
+        images = np.append(seen.images[entries], a.N)
+        values = np.append(seen.values[entries], 0)
+        shown.append(images[places])
+        value.append((255 * values[places] / max(peak[k], 1e-12)).round().astype(int))
+
+    found = {
+        "n": n,
+        "peak": peak,
+        "shown": np.stack(shown),
+        "value": np.stack(value),
+        "bins": np.bincount(dims * BINS + bins, minlength=a.K * BINS).reshape(a.K, BINS),
+    }
+    for prefix, label in labels.items():
+        counts = interpret.class_counts(a, label.y, len(label.classes))
+        found[prefix + "count"] = counts.T
+    return found | partners(a)
+
+
+def strongest_of_dense(z: np.ndarray, halves: bool, kept: np.ndarray):
+    """Of rows of z (P, K) the TOP strongest of the dimensions kept: places among them, values."""
+    index, values = [], []
+    for rows in torch.from_numpy(interpret.unit_rows(z)).split(1000):
+        if halves:
+            rows = torch.cat([rows, -rows], 1).clamp(min=0)
+        rows = rows[:, kept]
+        _, places = rows.abs().topk(min(TOP, len(kept)))
+        index.append(places)
+        values.append(rows.gather(1, places))
+    return torch.cat(index).numpy(), torch.cat(values).numpy()
+
+
+def strongest_of_sparse(z: interpret.Entries, halves: bool, kept: np.ndarray, chosen: np.ndarray):
+    """The same of the chosen rows of a sparse z."""
+    entries = interpret.entries_of(z)
+    if halves:
+        entries = interpret.by_sign(entries)
+    row = np.full(entries.N, -1)
+    row[chosen] = np.arange(len(chosen))
+    column = np.full(entries.K, -1)
+    column[kept] = np.arange(len(kept))
+    rows, columns = row[entries.images], column[entries.dims]
+    order = np.lexsort((-np.abs(entries.values), rows))
+    order = order[(rows[order] >= 0) & (columns[order] >= 0)]
+    rows, columns, entered = rows[order], columns[order], entries.values[order]
+
+    rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
+    top = rank < min(TOP, len(kept))
+    index = np.zeros((len(chosen), min(TOP, len(kept))), int)
+    values = np.zeros(index.shape, np.float32)
+    index[rows[top], rank[top]] = columns[top]
+    values[rows[top], rank[top]] = entered[top]
+    return index, values
+
+
+def of_images(
+    e: interpret.Embedding, a: Activations, kept: np.ndarray, chosen: np.ndarray
+) -> dict[str, np.ndarray]:
+    """What the page shows of the chosen images, P rows each.
+
+    dims       (P, TOP) the strongest dimensions, as places among those kept; D: none
+    size       (P, TOP) their values, of half-dimensions without a sign, in 16 bits of the largest
+    largest    (P,) the largest |value|
+    actives    (P,) how many dimensions are active, of all
+    near       (P, NEAR) the nearest images by cosine in z, of a sparse z in the judge's features
+    close      (P, NEAR) their cosines in 16 bits
+    """
+    sparse = isinstance(e.z, interpret.Entries)
+    if sparse:
+        index, values = strongest_of_sparse(e.z, a.halves, kept, chosen)
+    else:
+        index, values = strongest_of_dense(e.z[chosen], a.halves, kept)
+    largest = np.abs(values).max(1)
+    active = np.abs(values) > interpret.ACTIVE
+    found = {
+        "dims": np.where(active, index, len(kept)),
+        "size": (32767 * values / largest[:, None].clip(1e-12)).round().astype(int),
+        "largest": largest,
+        "actives": np.bincount(a.images, minlength=a.N)[chosen],
+    }
+    features = e.judge if sparse else e.z
+    if features is not None:
+        x = torch.from_numpy(interpret.unit_rows(features[chosen]))
+        cosines, near = common.neighbours(x, x, min(NEAR, len(x) - 1), skip_self=True)
+        found["near"] = chosen[near.numpy()]
+        found["close"] = (32767 * cosines).round().long().numpy()
+    return found
+
+
+# --------------------------------------------------------------------------------------- the page
+def binary(arrays: dict[str, np.ndarray]) -> tuple[dict[str, list], str]:
+    """{name: array} -> {name: [JavaScript's type, offset, length]}, and all in base64, compressed.
+
+    Integers take the smallest type that holds them.
+    """
     where, parts, at = {}, [], 0
-    for name, array in arrays.items():
-        a = array.numpy()
-        kind = "f4" if a.dtype.kind == "f" else next(k for k in [*KINDS][1:] if (a.astype(k) == a).all())
+    for name, a in arrays.items():
+        a = np.asarray(a)
+        kind = "f4"
+        if a.dtype.kind in "iu":
+            fitting = [k for k in list(KINDS)[1:] if (a.astype(k) == a).all()]
+            kind = fitting[0]
         where[name] = [KINDS[kind], at, a.size]
-        parts.append(a.astype("<" + kind).tobytes() + bytes(-a.size * int(kind[1]) % 4))
-        at += len(parts[-1])
+        part = a.astype("<" + kind).tobytes()
+        part += bytes(-len(part) % 4)
+        parts.append(part)
+        at += len(part)
     return where, base64.b64encode(zlib.compress(b"".join(parts), 9)).decode()
 
 
-def sprites(images: Tensor, largest=64, quality=85) -> tuple[dict[str, int], list[str]]:
-    """Images (N, 3, H, W), shrunk to `largest` pixels, as JPEGs in base64, below 16 megapixels each, which phones take;
-    in tiles of multiples of 16 pixels, so that no block of the compression has parts of two; and their geometry."""
-    if max(images.shape[2:]) > largest:
-        size = [max(1, round(side * largest / max(images.shape[2:]))) for side in images.shape[2:]]
-        images = torch.cat([TF.resize(part, size, antialias=True) for part in images.split(500)])
+def sprites(images: Tensor, quality=85) -> tuple[dict[str, int], list[str]]:
+    """Images (N, 3, H, W) uint8, shrunk, as JPEGs in base64, and their geometry.
+
+    A JPEG has less than 16 megapixels, which phones take. Its tiles are multiples of 16 pixels, so
+    that no block of the compression has parts of two.
+    """
+    images = shrink(images)
     h, w = images.shape[2:]
-    H, W = (-(-side // 16) * 16 for side in (h, w))
-    rows, sheets = 15_900_000 // ((columns := min(4096 // W, len(images))) * W * H), []
+    H, W = 16 * math.ceil(h / 16), 16 * math.ceil(w / 16)
+    columns = min(4096 // W, len(images))
+    rows = 15_900_000 // (columns * W * H)
+    sheets = []
     for part in images.split(columns * rows):
         tiles = F.pad(part.float(), (0, W - w, 0, H - h), mode="replicate").byte()
-        tiles = torch.cat([tiles, tiles.new_full((-len(part) % columns, 3, H, W), 127)])
-        sheet = tiles.view(-1, columns, 3, H, W).permute(2, 0, 3, 1, 4).reshape(3, -1, columns * W)
-        TF.to_pil_image(sheet).save(jpeg := io.BytesIO(), "jpeg", quality=quality)
+        missing = -len(part) % columns
+        tiles = torch.cat([tiles, tiles.new_full((missing, 3, H, W), 127)])
+        grid = tiles.view(-1, columns, 3, H, W).permute(2, 0, 3, 1, 4)
+        sheet = TF.to_pil_image(grid.reshape(3, -1, columns * W))
+        jpeg = io.BytesIO()
+        sheet.save(jpeg, "jpeg", quality=quality)
         sheets.append(base64.b64encode(jpeg.getvalue()).decode())
     return {"w": w, "h": h, "W": W, "H": H, "columns": columns, "rows": rows}, sheets
 
 
-def page(runs: list[tuple[Path, dict, dict[str, Tensor]]], images: Tensor, names: list[list[str]], command: str) -> str:
-    """look.html, written by `command`, of runs (folder, config, arrays) on images (N, 3, H, W); names of classes."""
-    labels, arrays, facts = labels_of(runs[0][2]), {}, []
-    for q, y in enumerate(labels.values()):
-        random = common.random_consistency(y).sort(0).values  # (200, N)
-        arrays |= {f"label{q}": y, f"base{q}": y.bincount(), f"chance{q}": random.mean(0), f"high{q}": random[189]}
-    for r, (folder, config, own) in enumerate(runs):
-        e, last = F.normalize(own["z"]), config["lines"][-1] | common.interpretability(own["z"], labels, own["h"])
-        found = common.dimensions(own["z"], labels, own["h"]) | of_dimensions(e.abs(), labels) | of_images(e)
-        arrays |= {f"{r}{name}": array for name, array in found.items()}
-        metrics = {key: v for key, v in last.items() if isinstance(v, (int, float)) and math.isfinite(v)}
-        about = {key: config.get(key) or "not noted" for key in ("command", "commit", "date")}
-        facts.append(about | {"name": folder.resolve().name, "metrics": metrics, "K": (K := e.shape[1]),
-                              "words": config["words"], "top": min(TOP, K), "partners": min(PARTNERS, K)})
+def finite(numbers: dict) -> dict:
+    """Those that are defined."""
+    result = {}
+    for key, value in numbers.items():
+        if isinstance(value, (int, float)) and math.isfinite(value):
+            result[key] = value
+    return result
+
+
+def names_by_number(classes: np.ndarray, known: list[str]) -> dict[int, str]:
+    """Class number -> name, of classes with these numbers; {} unless all names are known."""
+    if classes.min() < 0 or classes.max() >= len(known):
+        return {}
+    return {int(c): known[c] for c in classes}
+
+
+def of_source(source: Source, labels: dict[str, interpret.Truth], chosen: np.ndarray):
+    """What the page says of a run or file: facts, and arrays by their names."""
+    e, findings = source.embedding, source.findings
+    a = findings.activations
+    kept = of_most_interest(findings, labels)
+    own = only_dimensions(a, kept)
+    arrays = {name: column[kept] for name, column in findings.columns.items()}
+    untrained = {}
+    for name, column in findings.untrained.items():
+        untrained["untrained_" + name] = column[findings.untrained["n"] > 0]
+    for prefix, label in labels.items():  # the page numbers classes 0, 1, ..., C - 1
+        for name in prefix + "class", prefix + "best":
+            number = np.nan_to_num(arrays[name], nan=label.classes[0])
+            arrays[name] = np.searchsorted(label.classes, number)
+            untrained.pop("untrained_" + name, None)
+    arrays |= of_dimensions(own, chosen, labels)
+    arrays |= of_images(e, a, kept, chosen)
+    arrays |= untrained
+
+    config = source.config
+    words = config.get("words")
+    if words:
+        words = [words[k] if k < len(words) else [] for k in kept]  # of +k, none of -k
+    record = config["lines"][-1] if config else {}
+    facts = {
+        "name": e.title,
+        "K": a.K,
+        "halves": a.halves,
+        "dims": [a.name(int(k)) for k in kept],
+        "top": min(TOP, len(kept)),
+        "partners": min(PARTNERS, len(kept)),
+        "metrics": finite(record | findings.numbers),
+        "untrained": finite(findings.controls.get("untrained", {})),
+        "about": interpret.about(e, findings),
+        "words": words,
+        "near": e.judge_name if isinstance(e.z, interpret.Entries) else "z",
+        "is_run": bool(config),
+    }
+    for key in "command", "commit", "date":
+        facts[key] = config.get(key) or "not noted"
+    return facts, arrays
+
+
+def page(sources: list[Source], command: str) -> str:
+    """look.html of runs and files of the same images, written by `command`."""
+    first = sources[0].embedding
+    labels = interpret.truths(first.labels)
+    chosen = random_images(first.N)
+    arrays, names, facts = {"images": chosen}, [], []
+    for q, (prefix, label) in enumerate(labels.items()):
+        random = np.sort(interpret.random_consistency(label.y), axis=0)  # (200, N)
+        arrays[f"label{q}"] = label.y
+        arrays[f"base{q}"] = np.bincount(label.y)
+        arrays[f"chance{q}"] = label.chance
+        arrays[f"high{q}"] = random[189]
+        known = names_by_number(label.classes, sources[0].names.get(prefix, []))
+        what = "background" if prefix else "class"
+        names.append([known.get(c, f"{what} {c}") for c in label.classes.tolist()])
+    for r, source in enumerate(sources):
+        fact, own = of_source(source, labels, chosen)
+        facts.append(fact)
+        arrays |= {f"{r}{name}": array for name, array in own.items()}
+
     where, numbers = binary(arrays)
-    geometry, sheets = sprites(images)
-    meta = {"dataset": runs[0][1]["dataset"], "N": len(images), "labels": names, "keys": [*labels], "runs": facts,
-            "active": common.ACTIVE, "shown": SHOWN, "near": min(NEAR, len(images) - 1), "bins": BINS, "tile": geometry,
-            "arrays": where, "command": command}
+    geometry, sheets = None, []
+    if first.images is not None:
+        geometry, sheets = sprites(pictures(first.images, chosen))
+    meta = {
+        "dataset": sources[0].config.get("dataset", ""),
+        "N": first.N,
+        "labels": names,
+        "keys": list(labels),
+        "runs": facts,
+        "shown": [STRONGEST, SPREAD, RANDOM],
+        "near": min(NEAR, len(chosen) - 1),
+        "bins": BINS,
+        "tile": geometry,
+        "arrays": where,
+        "command": command,
+    }
     template = (ASSETS / "look.html").read_text(encoding="utf-8")
     script = template.split("<script>")[1].split("</script>")[0]  # the one that may run
-    holes = {"hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(), "numbers": numbers,
-             "meta": json.dumps(meta, sort_keys=True).replace("<", "\\u003c"),
-             "sheets": "\n".join(f'<script type="text/plain" class="sheet">{sheet}</script>' for sheet in sheets)}
+    sheets = [f'<script type="text/plain" class="sheet">{sheet}</script>' for sheet in sheets]
+    holes = {
+        "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        "numbers": numbers,
+        "meta": json.dumps(meta, sort_keys=True).replace("<", "\\u003c"),
+        "sheets": "\n".join(sheets),
+    }
     return re.sub(r"\{\{(\w+)\}\}", lambda hole: holes[hole[1]], template)
 
 
-# ------------------------------------------------------------------------------------------------------------- program
+# ------------------------------------------------------------------------------------ the program
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    flags = interpret.Parser(
+        prog="look.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = flags.add_argument
+    add("sources", nargs="+", type=Path, help="folders of runs, files with an embedding z (N, K)")
+    add("--labels", type=Path, help="a file with labels y (N,)")
+    add("--judge", type=Path, help="a file with another network's features (N, d) of the images")
+    add("--classes", type=Path, help="a file with the name of class 0, 1, ... on each line")
+    add("--images", type=Path, help="a file with uint8 images, or a folder of image files")
+    active = "auto, nonzero or top:<share of images>"
+    add("--active", type=interpret.active_rule, default="auto", help=active)
+    add("--data-root", help="folder of the data sets (default: the run's)")
+    out = "folder (default: the run's, else <name>-interpret); of several, a folder in it for each"
+    add("--out", type=Path, help=out)
+    return flags
+
+
+def folders(paths: list[Path], out: Path | None) -> list[Path]:
+    """Where to write what is made of each path. BadInput: several files, and nobody said where."""
+    if len(paths) == 1 and out:
+        return [out]
+    if len(paths) == 1 and paths[0].is_file():
+        return [Path(f"{paths[0].stem}-interpret")]
+    if out:
+        names = [path.resolve().stem if path.is_file() else path.resolve().name for path in paths]
+        need(len(set(names)) == len(names), f"two sources have one name: {', '.join(names)}")
+        return [out / name for name in names]
+    files = [str(path) for path in paths if path.is_file()]
+    need(not files, f"several sources and among them files ({', '.join(files)}): give --out")
+    return paths
+
+
+def read(path: Path, folder: Path, args: argparse.Namespace, images) -> Source:
+    """The run or file at this path. images: of --images, or None."""
+    config, arrays = {}, {}
+    if not path.is_file():
+        config, arrays = read_run(path)
+    e = interpret.read_embedding(path, args.labels, args.judge)
+    if path.is_file():
+        interpret.read_names(args.classes, e)  # or says why not
+        names = {"": read_lines(args.classes)} if args.classes else {}
+    else:
+        root = args.data_root or config["data_root"]
+        names = known_names(config["dataset"], root, args.classes)
+        if args.classes:
+            class_names(config["dataset"], root, labels_of(arrays), args.classes)  # or says why not
+        elif args.labels:
+            names[""] = []  # whose classes these are, nobody knows
+
+    if images is not None:
+        need(len(images) == e.N, f"{path}: z has {e.N} rows, {args.images} has {len(images)}")
+        e.images = images
+    elif config:
+        e.images = images_of(config, arrays, root).numpy()
+    elif e.images is not None:
+        e.images = channels_first(e.images, path)
+    return Source(folder, e, names, config, arrays)
+
+
+def same_images(one: interpret.Embedding, other: interpret.Embedding) -> bool:
+    """Whether two embeddings are of the same images, as far as labels and images tell."""
+    if one.N != other.N or one.labels.keys() != other.labels.keys():
+        return False
+    for prefix, y in one.labels.items():
+        if not np.array_equal(y, other.labels[prefix]):
+            return False
+    if one.images is None or other.images is None or one.images is other.images:
+        return True
+    return np.array_equal(one.images, other.images)
+
+
+def write(source: Source, rule: str) -> None:
+    """Measure what was read; write its table, and pictures where there are images."""
+    e = source.embedding
+    source.folder.mkdir(parents=True, exist_ok=True)
+    print(f"{e.title}: measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
+    source.findings = interpret.interpret(e, rule)
+    names = {}
+    if "" in e.labels:
+        names = names_by_number(np.unique(e.labels[""]), source.names.get("", []))
+    interpret.write_csv(source.folder / "dimensions.csv", source.findings, names)
+    if e.images is not None:
+        draw_images(source.folder, e.images, source.findings.activations)
+
+
 def main(argv=None):
-    flags = argparse.ArgumentParser(prog="look.py", usage=argparse.SUPPRESS, description=__doc__,
-                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("runs", nargs="+", type=Path, help="folders of runs")
-    flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
-    flags.add_argument("--classes", type=Path, help="a file with the name of a class on each line")
-    args, command = flags.parse_args(argv), shlex.join(["python", "look.py", *(sys.argv[1:] if argv is None else argv)])
-    landscapes = [folder for folder in args.runs if (folder / "curves.npz").exists()]
-    runs = [(folder, *read_run(folder)) for folder in args.runs if folder not in landscapes]
-    roots = [args.data_root or config["data_root"] for _, config, _ in runs]
-    all_images = [images_of(config, arrays, root) for (_, config, arrays), root in zip(runs, roots)]
-    for run, images, root in zip(runs, all_images, roots):
-        folder, config, arrays = run
-        draw_images(folder, images, arrays["z"])
-        (folder / "dimensions.csv").write_text(dimensions(arrays))
-        beside = [other for other in runs if other[1]["dataset"] == config["dataset"]]
-        names = class_names(config["dataset"], root, labels_of(arrays), args.classes)
-        text = page(beside if run is beside[0] else [run], images, names, command)
-        (folder / "look.html").write_text(text, encoding="utf-8")
-        print(f"open {folder / 'look.html'} in a browser ({len(text) / 1e6:.1f} MB)")
+    args = parser().parse_args(argv)
+    command = shlex.join(["python", "look.py", *(sys.argv[1:] if argv is None else argv)])
+    landscapes = [path for path in args.sources if (path / "curves.npz").exists()]
+    paths = [path for path in args.sources if path not in landscapes]
+    for path in paths:
+        need(path.exists(), f"{path} is not there")
+    images = read_images(args.images) if args.images else None
+    sources = []
+    for path, folder in zip(paths, folders(paths, args.out)):
+        sources.append(read(path, folder, args, images))
+    for source in sources:
+        write(source, args.active)
+    for source in sources:
+        shown = [source]
+        if source is sources[0]:
+            shown = [one for one in sources if same_images(source.embedding, one.embedding)]
+        text = page(shown, command)
+        path = source.folder / "look.html"
+        path.write_text(text, encoding="utf-8")
+        print(f"open {path} in a browser ({len(text) / 1e6:.1f} MB)")
+
+    runs = [(source.folder, source.config, source.arrays) for source in sources if source.config]
+    if not runs and not landscapes:
+        return
     sys.path.append(str(ASSETS.parent / "tools"))
     try:
         import draw
     except ImportError as error:
-        return print(f"the other pictures need matplotlib ({error})")
+        print(f"the other pictures need matplotlib ({error})")
+        return
     draw.landscapes(landscapes)
     draw.pictures(runs)
 

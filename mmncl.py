@@ -110,15 +110,23 @@ def numbered(captions):
 
 
 def class_names(args, data):
-    """The names of the classes, under "", and of the backgrounds, "background_", where a file has them."""
+    """The names of the classes, under "", and of the backgrounds, "background_", where a file has them.
+
+    The first line of a file names class 0, the next class 1, whether the data set has such a class or not.
+    """
     folder, names = Path(__file__).parent / "assets" / "classes", {}
-    files = [("", data.y_train, data.y_test, Path(args.classes or folder / f"{args.dataset}.txt")),
-             ("background_", data.background_train, data.background_test, folder / f"{args.dataset}-backgrounds.txt")]
-    for key, y, y_test, file in files:
-        if y is not None and (file.exists() or args.classes and not key):
-            names[key] = file.read_text(encoding="utf-8", errors="replace").splitlines()
-            if len(names[key]) <= (last := max(y.max().item(), y_test.max().item())):
-                raise common.BadInput(f"{file} names {len(names[key])} classes; {data.name} has {last + 1}")
+    files = {"": Path(args.classes or folder / f"{args.dataset}.txt"),
+             "background_": folder / f"{args.dataset}-backgrounds.txt"}
+    for key, classes in {"": data.classes, "background_": data.background_classes}.items():
+        file = files[key]
+        needed = file.exists() or (args.classes and key == "")
+        if classes is None or not needed:
+            continue
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+        last = classes[-1].item()
+        if len(lines) <= last:
+            raise common.BadInput(f"{file} names {len(lines)} classes; {data.name} has {last + 1}")
+        names[key] = [lines[number] for number in classes.tolist()]
     return names
 
 
@@ -148,8 +156,9 @@ def measure_text(run, model, data, v, captions, names):
     g, t = embed(captions)
     np.savez(run.folder / "text.npz", h=g.half().cpu().numpy(), z=t.half().cpu().numpy(), captions=np.array(captions))
     labels = {"": data.y_test, "background_": data.background_test}
-    labels = {key: y.to(v.device) for key, y in labels.items() if y is not None}
-    metrics = {f"text_{name}": value for name, value in common.interpretability(t, labels, g).items()}
+    found = common.of_dimensions(t.cpu().numpy(), {key: y if y is None else y.cpu().numpy() for key, y in labels.items()},
+                                 g.cpu().numpy())
+    metrics = {f"text_{name}": value for name, value in found.items()}
     caption = torch.from_numpy(np.unique(captions, return_inverse=True)[1]).to(v.device)  # (N,), equal for equal ones
     metrics["text_r1"], metrics["text_r5"] = recall(v, t, caption)  # the image asks, a caption answers
     metrics["image_r1"], metrics["image_r5"] = recall(t, v, caption)
@@ -157,7 +166,7 @@ def measure_text(run, model, data, v, captions, names):
         if key in names:
             _, prompts = embed([prompt.format(name) for name in names[key]])
             said = common.neighbours(v, prompts, 1)[1][:, 0]
-            metrics[f"{key}zero_shot"] = 100 * (said == labels[key]).float().mean().item()
+            metrics[f"{key}zero_shot"] = 100 * (said == labels[key].to(v.device)).float().mean().item()
     return metrics
 
 

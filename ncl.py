@@ -156,7 +156,7 @@ def main(argv=None):
             log.append(dict(loss=loss.detach(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)
     if common.rank() == 0:
-        metrics, *_ = common.evaluate(run, data, model, selection=True)
+        metrics, *_ = common.evaluate(run, data, model)
         run.finish(metrics, model.backbone)
 
 

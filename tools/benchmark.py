@@ -2,6 +2,7 @@
 
     python tools/benchmark.py                the parts of a run, then epochs of simclr.py
     python tools/benchmark.py --peers        beside torchvision on PIL, kornia, lightly, scikit-learn, on the CPU
+    python tools/benchmark.py --embeddings   interpret.py on large sparse and dense embeddings
     python tools/benchmark.py --cost         parameters and FLOPs of BayesNCL without and with its gate
 
 Peers that are installed are timed after ours, on the same inputs and threads; a time is the median of a second's calls,
@@ -28,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import bayesncl  # noqa: E402
 import common  # noqa: E402
+import interpret  # noqa: E402
 import shapes  # noqa: E402
 import simclr  # noqa: E402
 
@@ -97,12 +99,14 @@ def parts(device, peers: bool) -> None:
     h = (h @ torch.randn(512, 512, device=device)).relu()  # correlated, as features are
     train, test = (h[:50_000], y[:50_000]), (h[50_000:], y[50_000:])
     compiled = torch.compile(common.augment)
+    h_test, y_test = (array.cpu().numpy() for array in test)
+    embedding = interpret.Embedding(h_test, {"": y_test}, judge=h_test)
     calls = {"views: ours": lambda: common.augment(images, 32),
              "views: ours, --compile": lambda: compiled(images, 32),
              "NT-Xent: ours": lambda: simclr.nt_xent(*z.chunk(2), 0.2).backward(),
              "probe: ours, until a step gains 3e-5": lambda: common.linear_probe(*train, *test),
              "kNN: ours, k = 5 and 200": lambda: common.knn_accuracy(*train, *test),
-             "interpretability: ours": lambda: common.interpretability(test[0], {"": test[1]}, test[0])}
+             "interpret.py, with its controls: ours": lambda: interpret.interpret(embedding)}
     for library in (torchvision_calls, kornia_calls, lightly_calls, sklearn_calls) if peers else ():
         try:
             calls |= library(images, pil, z, train, test)
@@ -157,6 +161,50 @@ def epochs(device, peers: bool) -> None:
         print(f"resnet8, {images} images: {rate:8.1f} images/s, {memory} MB", flush=True)
 
 
+LATENTS = [(50_000, 16_384, 32, 100), (200_000, 65_536, 64, 1000)]  # images, dimensions, active, classes
+
+
+def sparse_arrays(N: int, K: int, active: int, classes: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Random latents (N, K) in scipy's CSR layout, and labels (N,): half of an image's are its class's own."""
+    draw = np.random.default_rng(0)
+    y = draw.integers(0, classes, N)
+    own = draw.integers(0, K, (classes, 2 * active))  # the latents that a class's images share
+    from_own = own[y[:, None], draw.integers(0, 2 * active, (N, active))]
+    anywhere = draw.integers(0, K, (N, active))
+    dims = np.where(draw.random((N, active)) < 0.5, from_own, anywhere)
+    cells = np.unique(np.arange(N)[:, None] * K + dims)  # no latent twice
+    start = np.searchsorted(cells, np.arange(N + 1) * K)
+    values = draw.random(len(cells), np.float32) + 0.1
+    layout = dict(format=np.array(b"csr"), shape=np.array([N, K]))
+    return layout | dict(data=values, indices=(cells % K).astype(np.int32), indptr=start), y
+
+
+def embeddings() -> None:
+    """Print the seconds and the peak memory of interpret.py, files read, with its controls (Linux)."""
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        for N, K, active, classes in LATENTS:
+            arrays, y = sparse_arrays(N, K, active, classes)
+            np.savez(folder / f"{N}x{K}.npz", **arrays)
+            np.save(folder / f"{N}x{K}-labels.npy", y)
+        N, K = 50_000, 768
+        y = np.arange(N) % 100
+        centres = np.random.default_rng(1).normal(size=(100, K)).astype(np.float16)
+        noise = np.random.default_rng(2).normal(size=(N, K)).astype(np.float16)
+        np.savez(folder / f"{N}x{K}.npz", z=centres[y] + noise, y=y)
+        for file in sorted(folder.glob("*.npz")):
+            labels = folder / f"{file.stem}-labels.npy"
+            command = [sys.executable, "interpret.py", file, "--out", folder / "out"]
+            command += ["--labels", labels] if labels.exists() else []
+            start = time.perf_counter()
+            measured = [sys.executable, "-c", MEASURE, *command]
+            done = subprocess.run(measured, cwd=ROOT, capture_output=True, text=True)
+            if done.returncode:
+                raise common.BadInput(f"interpret.py failed: {done.stderr[-300:]}")
+            taken, memory = time.perf_counter() - start, int(done.stderr.split()[-1]) // 1024
+            print(f"interpret.py, {file.stem}: {taken:.1f} s, {memory} MB", flush=True)
+
+
 def cost(settings: dict) -> dict[str, int]:
     """Parameters, and forward FLOPs of one image (multiply and add count as two), of BayesNCL with the settings of a
     preset, without and with its gate. Shapes alone are followed: no weight is made."""
@@ -178,6 +226,7 @@ def main(argv=None):
     flags = argparse.ArgumentParser(prog="benchmark.py", usage=argparse.SUPPRESS, description=__doc__,
                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--peers", action="store_true", help="time other libraries too, on the CPU")
+    flags.add_argument("--embeddings", action="store_true", help="time interpret.py on large ones instead")
     flags.add_argument("--cost", action="store_true", help="count parameters and FLOPs instead")
     args = flags.parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() and not args.peers else "cpu")
@@ -185,6 +234,8 @@ def main(argv=None):
     if args.cost:
         for name in ("cifar100", "imagenet100"):
             print(name, *(f"{key} {value:,}" for key, value in cost(bayesncl.PRESETS[name]).items()), sep="  ")
+    elif args.embeddings:
+        embeddings()
     else:
         parts(device, args.peers)
         epochs(device, args.peers)

@@ -1,5 +1,6 @@
 """look.py's pictures that need matplotlib, each of what finished runs left in their folders."""
 import itertools
+import json
 import re
 from pathlib import Path
 
@@ -113,7 +114,9 @@ def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
         dimensions(folder / "dimensions.png", arrays["z"])
         if config["method"] == "simsiam":
             collapse(folder / "collapse.png", config["lines"])
-        last = config["lines"][-1]
+        last, chosen = config["lines"][-1], folder / "selection.json"
+        if chosen.exists():
+            last = last | json.loads(chosen.read_text())
         same = (config["dataset"], arrays["z"].shape) == (runs[0][1]["dataset"], runs[0][2]["z"].shape)
         if same and any(name.startswith("p_at_10_top") for name in last) and last["p_at_10"] is not None:
             records.setdefault(config["method"], []).append(last)

@@ -18,6 +18,7 @@ import torch
 
 from robustness import common, load
 import bayesncl
+import interpret
 import report
 from sparsity import METHODS, by_row
 
@@ -27,7 +28,7 @@ TEST = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)
 @functools.cache
 def chance(classes: int, images: int) -> np.ndarray:
     """Expected share of the most frequent of equal classes among 1, 2, …, `images` of so many images, (images,)."""
-    return common.random_consistency(torch.arange(images) % classes).mean(0).numpy()
+    return interpret.random_consistency(np.arange(images) % classes).mean(0)
 
 
 def consistencies(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:

@@ -18,9 +18,10 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 import common
+import interpret
 import shapes
 
-TOOLS = "finetune", "robustness", "words", "stability"
+TOOLS = "finetune", "robustness", "selection", "words", "stability"
 RESULTS, PAGES = ROOT / "results", (ROOT / "README.md", ROOT / "results" / "README.md")
 COLUMNS = {  # heading: numbers of a record, {key:format}
     "LP@1": "{lp1:.1f}", "Act.": "{act:.3f}", "5-NN": "{knn5:.1f}", "active": "{entries:.1f}",
@@ -42,7 +43,7 @@ COLUMNS = {  # heading: numbers of a record, {key:format}
         "paired_as_trained", "paired")},
     **{f"{100 * share:g} %{kind}": f"{{{key}_{share}_top1:.1f}}" for share in (0.01, 0.1, 1.0)
        for kind, key in (("", "finetune"), (" from scratch", "scratch"))}, "MonoScore by SimCLR": "{mono_simclr:.3f}",
-    **{f"≥ {100 * share:g} %": f"{{cons_{share}:.1f}}" for share in common.SHARES}, "aimed at": "{expected_act:.3f}",
+    **{f"≥ {100 * share:g} %": f"{{cons_{share}:.1f}}" for share in interpret.SHARES}, "aimed at": "{expected_act:.3f}",
     **{name: f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}" for name in shapes.BACKGROUNDS},
     **{f"{label}, {kind} {m}": f"{{{key}_{kind}_{m}:.1f}}" for label, key in (("P@10", "p_at_10"), ("LP@1", "lp1"))
        for kind in ("top", "random") for m in (32, 64, 128)}}
@@ -66,9 +67,9 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
     is below the smallest share; active entries per image; % of dead dimensions; number, mean rate of backgrounds'."""
     columns, K = columns[columns["act"] > 0], len(columns)
     act, cons = columns["act"], 100 * columns["cons"]
-    found = {f"cons_{share}": cons[act >= share].mean() for share in common.SHARES if (act >= share).any()}
+    found = {f"cons_{share}": cons[act >= share].mean() for share in interpret.SHARES if (act >= share).any()}
     found |= {"cons_weighted": np.average(cons, weights=act)} if len(act) else {}
-    found |= {"rare_dims": (act < common.SHARES[0]).sum(), "entries": act.sum(), "dead_dims": 100 - 100 * len(act) / K}
+    found |= {"rare_dims": (act < interpret.SHARES[0]).sum(), "entries": act.sum(), "dead_dims": 100 - 100 * len(act) / K}
     for b, name in enumerate(shapes.BACKGROUNDS if "background_cons" in columns.dtype.names else []):
         rates = of_background(columns, b)
         found |= {f"dims_{name}": len(rates), f"rate_{name}": rates.mean() if len(rates) else 0.0}

@@ -28,6 +28,7 @@ from torch import Tensor
 import report
 from report import common
 
+import interpret
 import look
 
 LEVELS = (2, 4, 8, 16, 32)  # active entries per image
@@ -119,8 +120,9 @@ def measure(folders: list[Path]) -> None:
         for numbers, folder, (config, arrays) in zip(found, runs, read):
             if of := sorted(seed for dataset, seed in judges if dataset == config["dataset"]):
                 judge = next((seed for seed in of if seed > config["seed"]), of[0])
-                mono = common.mono_score(F.normalize(arrays["z"]).abs(), judges[config["dataset"], judge])
-                numbers["mono_simclr"] = mono[mono.isfinite()].mean().item()
+                features = interpret.unit_judge(judges[config["dataset"], judge].numpy())
+                mono = interpret.mono_score(interpret.nonzero(arrays["z"].numpy()), features)
+                numbers["mono_simclr"] = interpret.mean(mono)
             for place in {folder, report.RESULTS / folder.resolve().name}:
                 if place.exists():
                     with common.replacing(place / "stability.json") as file:

@@ -26,7 +26,7 @@ import torch
 import report
 import sparsity
 from report import ROOT, common  # common.py of the folder above
-import look
+import interpret
 
 RUNS = ROOT / "runs"
 LARS, RECIPE = ["ncl-lars", "bayesncl-lars"], "--preset cifar100 --warmup 1"  # the papers' recipe
@@ -84,13 +84,17 @@ STUDIES = {  # study: (flags of every run, row → seeds, row → flags of its o
 }
 
 
+SELECTED = "shapes", "shapes-sparsity", "cifar10-cpu", "cifar10-cpu-sparsity", "cifar10", "cifar100"  # selection.py
+
+
 def afterwards(study: str, row: str, seed: int) -> list[str]:
     """The programs in tools/ that a run is given to before it is recorded."""
     tune = f"tools/finetune.py --seed {seed} --lr"
     tuned = [f"{tune} {RATES[row]}"] if study == "shapes" and row in RATES else []
     scratch = [f"{tune} {RATES['scratch']} --from-scratch"] if tuned and row == "simclr" else []
     robust = ["tools/robustness.py"] * (study in ("shapes", "cifar10-cpu") and row in RATES)
-    return [*robust, *tuned, *scratch, *["tools/words.py"] * row.startswith(("mmncl", "clip"))]
+    chosen = ["tools/selection.py"] * (study in SELECTED and " --eval-only" not in ROWS[row])
+    return [*robust, *chosen, *tuned, *scratch, *["tools/words.py"] * row.startswith(("mmncl", "clip"))]
 
 
 def commands(study: str, rows: list[str] | None, seeds: list[int] | None, extra: str) -> dict[str, list[list[str]]]:
@@ -136,7 +140,8 @@ def keep(name: str, code: int) -> bool:
         print(f"{name}: exit code {code}: {' '.join(last)}", file=sys.stderr, flush=True)
         return False
     (kept := report.RESULTS / name).mkdir(parents=True, exist_ok=True)
-    (kept / "dimensions.csv").write_text(look.dimensions(look.read_run(RUNS / name)[1]))
+    findings = interpret.interpret(interpret.read_embedding(RUNS / name), "nonzero", controls=False)
+    interpret.write_csv(kept / "dimensions.csv", findings)
     for file in (*(f"{tool}.json" for tool in report.TOOLS), "config.json", "metrics.jsonl"):  # which makes a record
         if (RUNS / name / file).exists():
             shutil.copy(RUNS / name / file, kept / file)

@@ -1,0 +1,1290 @@
+"""What do the dimensions of an embedding stand for? Numbers for any embedding, beside what chance
+and an untrained dictionary give.
+
+    python interpret.py runs/my-run               a finished run of any method here
+    python interpret.py features.npz              z (N, K); where you have them y (N,) and h (N, d)
+    python interpret.py latents.npz --labels y.npy --judge dino.npy --classes names.txt
+
+A dimension is the list of images that it is active on, the strongest first. Every measure is a
+count over these lists, so it costs what the active entries cost, and not N times K.
+
+Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NCL]). A dense one is
+never 0, so each of its dimensions becomes two, +k and -k, active on the 1 % of the images where z_k
+is largest and smallest. --active nonzero or --active top:0.03 decides otherwise.
+
+Controls, measured in the same way:
+    untrained   random directions of the judge's features (else of z), as many active entries
+    shuffled    the same dimensions, the labels in random order
+
+Files: .npy, .npz, .pt, .safetensors, .parquet, and scipy's sparse .npz. Into --out go the printed
+table, interpret.json with every number and dimensions.csv with every dimension.
+
+[NCL] arXiv 2403.12459. [BayesNCL] arXiv 2605.28441. MonoScore: arXiv 2504.02821.
+"""
+
+import argparse
+import csv
+import dataclasses
+import json
+import math
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ACTIVE = 1e-5  # of a row of norm 1: what is larger counts as active ([NCL])
+DENSE = 0.5  # an embedding with a larger share of active entries is dense
+TOP = 0.01  # of the images: where each half of a dense embedding's dimension is active
+SHARES = 0.001, 0.01, 0.05  # Cons. is also given of dimensions active on so many images or more
+DUPLICATE = 0.9  # a dimension with a larger cosine to another one is a duplicate
+PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
+DRAWS = 5  # of each control
+LARGE = 2048  # of an embedding with more dimensions, controls are one draw
+CELLS = 2**21  # numbers of a table, classes times dimensions, that are held at a time
+
+
+class BadInput(ValueError):
+    """What the user gave cannot be used. The message is one line: what is wrong, what to do."""
+
+
+# ------------------------------------------------------------------- the lists of active images
+@dataclasses.dataclass
+class Entries:
+    """The entries of a sparse matrix (N, K), in any order."""
+
+    images: np.ndarray  # (nnz,) int64, the rows
+    dims: np.ndarray  # (nnz,) int64, the columns
+    values: np.ndarray  # (nnz,)
+    N: int
+    K: int
+
+    @property
+    def shape(self):
+        return self.N, self.K
+
+
+@dataclasses.dataclass
+class Activations:
+    """The images that each dimension is active on.
+
+    Dimension k has images[start[k] : start[k + 1]], the strongest first, and their values.
+    """
+
+    images: np.ndarray  # (nnz,) int64
+    values: np.ndarray  # (nnz,) float32, > 0
+    start: np.ndarray  # (K + 1,) int64
+    N: int
+    halves: bool = False  # dimensions are +0, +1, ..., then -0, -1, ...
+
+    @property
+    def K(self):
+        return len(self.start) - 1
+
+    @property
+    def n(self):
+        """The number of images that each dimension is active on, (K,)."""
+        return np.diff(self.start)
+
+    @property
+    def dims(self):
+        """The dimension of each entry, (nnz,)."""
+        return np.repeat(np.arange(self.K), self.n)
+
+    @property
+    def ranks(self):
+        """The place of each entry in its dimension's list, from 0, (nnz,)."""
+        return np.arange(len(self.images)) - np.repeat(self.start[:-1], self.n)
+
+    def part(self, first, last):
+        """The dimensions first, ..., last - 1 alone."""
+        start = self.start[first : last + 1]
+        entries = slice(start[0], start[-1])
+        return Activations(self.images[entries], self.values[entries], start - start[0], self.N)
+
+    def name(self, k):
+        """What dimension k is called: its number, of halves with a sign."""
+        if not self.halves:
+            return str(k)
+        sign, number = divmod(k, self.K // 2)
+        return f"{'+-'[sign]}{number}"
+
+
+def lists(entries: Entries) -> Activations:
+    """Sort entries by dimension, and within a dimension the strongest first."""
+    order = np.lexsort((-entries.values, entries.dims))
+    n = np.bincount(entries.dims, minlength=entries.K)
+    start = np.concatenate([[0], np.cumsum(n)])
+    values = entries.values[order].astype(np.float32)
+    return Activations(entries.images[order], values, start, entries.N)
+
+
+def unit_rows(z: np.ndarray) -> np.ndarray:
+    """Rows of z (N, K) in float32, each divided by its norm; rows of zeros stay."""
+    return F.normalize(torch.from_numpy(np.asarray(z, np.float32))).numpy()
+
+
+def entries_of(z: np.ndarray | Entries) -> Entries:
+    """The active entries of z (N, K), with their signs, in rows of norm 1."""
+    if isinstance(z, Entries):
+        norms = np.sqrt(np.bincount(z.images, np.square(z.values, dtype=np.float64), z.N))
+        values = z.values / norms[z.images].clip(1e-12)
+        active = np.abs(values) > ACTIVE
+        return Entries(z.images[active], z.dims[active], values[active], z.N, z.K)
+    z = unit_rows(z)
+    images, dims = np.nonzero(np.abs(z) > ACTIVE)
+    return Entries(images, dims, z[images, dims], *z.shape)
+
+
+def nonzero(z: np.ndarray | Entries) -> Activations:
+    """Each dimension of z (N, K), active where it is not 0 ([NCL])."""
+    entries = entries_of(z)
+    return lists(dataclasses.replace(entries, values=np.abs(entries.values)))
+
+
+def has_signs(z: np.ndarray | Entries) -> bool:
+    """Whether any entry of z is negative."""
+    values = z.values if isinstance(z, Entries) else z
+    return bool((values < 0).any())
+
+
+def top_share(z: np.ndarray | Entries, share: float, halves: bool) -> Activations:
+    """Each dimension of z (N, K), active on the `share` of the images where it is largest.
+
+    With `halves` 2K half-dimensions +k and -k, -k where it is smallest. All of a dense z have
+    equally many images; of a sparse one an image counts only where the dimension is not 0.
+    """
+    if not is_dense(z):
+        return strongest(lists(by_sign(entries_of(z), halves)), share, halves)
+    columns = unit_rows(z).T  # (K, N)
+    if halves:
+        columns = np.concatenate([columns, -columns])
+    n = count_of(share, z.shape[0])
+    images = np.argpartition(columns, -n, axis=1)[:, -n:]  # (K or 2K, n)
+    values = np.take_along_axis(columns, images, 1)
+    dims = np.repeat(np.arange(len(columns)), n)
+    a = lists(Entries(images.ravel(), dims, values.ravel(), z.shape[0], len(columns)))
+    values = a.values.clip(1e-12)  # a dimension that is always negative has no strength in its +k
+    return dataclasses.replace(a, values=values, halves=halves)
+
+
+def count_of(share: float, N: int) -> int:
+    """How many of N images a share of them is, at least one."""
+    return max(1, round(share * N))
+
+
+def by_sign(entries: Entries, halves: bool) -> Entries:
+    """The positive entries (N, K); with `halves` (N, 2K), the sizes of the negative ones behind."""
+    if not halves:
+        kept = entries.values > 0
+        images, dims = entries.images[kept], entries.dims[kept]
+        return Entries(images, dims, entries.values[kept], entries.N, entries.K)
+    dims = entries.dims + entries.K * (entries.values < 0)
+    return Entries(entries.images, dims, np.abs(entries.values), entries.N, 2 * entries.K)
+
+
+def strongest(a: Activations, share: float, halves: bool) -> Activations:
+    """Of each dimension's images the strongest, at most a share of all N."""
+    kept = a.ranks < count_of(share, a.N)
+    n = a.n.clip(max=count_of(share, a.N))
+    start = np.concatenate([[0], np.cumsum(n)])
+    return Activations(a.images[kept], a.values[kept], start, a.N, halves)
+
+
+def is_dense(z: np.ndarray | Entries) -> bool:
+    """Whether most entries of z (N, K) are active."""
+    if isinstance(z, Entries):
+        return len(entries_of(z).values) > DENSE * z.N * z.K
+    return (np.abs(unit_rows(z)) > ACTIVE).mean() > DENSE
+
+
+# --------------------------------------------------- what a dimension says about labels: counts
+# counts (C, K): of the images that a dimension is active on, how many have each class
+# sizes (C,): how many images have each class
+# Where a dimension is active on no image, the measures are nan.
+def class_counts(a: Activations, y: np.ndarray, C: int, weights=None) -> np.ndarray:
+    """Counts (C, K) of classes y (N,), or sums of weights (nnz,), one for each entry."""
+    cells = y[a.images] * a.K + a.dims
+    return np.bincount(cells, weights, C * a.K).reshape(C, a.K)
+
+
+def consistency(counts: np.ndarray) -> np.ndarray:
+    """Cons., (K,): the share of the most frequent class among a dimension's images ([NCL])."""
+    return counts.max(0) / counts.sum(0)
+
+
+def semantic_entropy(mass: np.ndarray) -> np.ndarray:
+    """H_s in nats, (K,), of the sums of |z_k| (C, K) over each class's images ([BayesNCL])."""
+    return surprise(mass / mass.sum(0)).sum(0)
+
+
+def surprise(p: np.ndarray) -> np.ndarray:
+    """-p log p of probabilities p, in nats; 0 where p is 0."""
+    return -p * np.log(np.where(p > 0, p, 1))
+
+
+def information(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Mutual information of "the dimension is active" and the label, in nats, (K,)."""
+    N = sizes.sum()
+    share = counts.sum(0) / N
+    of_activity = surprise(share) + surprise(1 - share)
+    of_label = surprise(sizes / N).sum()
+    together = surprise(counts / N) + surprise((sizes[:, None] - counts) / N)
+    return of_activity + of_label - together.sum(0)
+
+
+def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """The mean of `information`, in nats, over all orders of the labels. n: active images, (K,).
+
+    How many of a class's images are among n then follows the hypergeometric distribution (Vinh,
+    Epps, Bailey 2010, who ask it of two clusterings).
+    """
+    N = sizes.sum()
+    log_factorial = np.concatenate([[0], np.cumsum(np.log(np.arange(1, N + 1)))])
+
+    def log_choose(total, chosen):
+        inside = (chosen >= 0) & (chosen <= total)
+        chosen = np.where(inside, chosen, 0)
+        ways = log_factorial[total] - log_factorial[chosen] - log_factorial[total - chosen]
+        return np.where(inside, ways, -np.inf)
+
+    different_n, inverse = np.unique(n, return_inverse=True)
+    together = np.zeros(len(different_n))
+    for size, times in zip(*np.unique(sizes, return_counts=True)):
+        i = np.arange(size + 1)  # active images of a class of this size
+        cells = surprise(i / N) + surprise((size - i) / N)
+        width = max(1, CELLS // len(i))
+        for first in range(0, len(different_n), width):
+            n = different_n[first : first + width, None]
+            log_p = log_choose(size, i) + log_choose(N - size, n - i) - log_choose(N, n)  # (n, i)
+            together[first : first + width] += times * (np.exp(log_p) @ cells)
+    share = different_n / N
+    of_activity = surprise(share) + surprise(1 - share)
+    of_label = surprise(sizes / N).sum()
+    return (of_activity + of_label - together)[inverse]
+
+
+def f1_scores(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """F1 of "active" as a test for each class, (C, K): 2 hits / (active + class's images)."""
+    return 2 * counts / (counts.sum(0) + sizes[:, None])
+
+
+def matthews(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """phi of "active" and each class, (C, K): the correlation of two yes-or-no variables.
+
+    0 of a dimension that is active on all images, as in scikit-learn.
+    """
+    N = sizes.sum()
+    n = counts.sum(0)
+    size = sizes[:, None]
+    covariance = N * counts - n * size
+    variances = n * (N - n) * size * (N - size).astype(np.float64)
+    return np.where(n == N, 0, covariance / np.sqrt(variances))
+
+
+def average_precision(a: Activations, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Of images in the order of activation, as a search for class wanted[k] of dimension k, (K,).
+
+    sum over ranks r of precision(r) * (recall(r) - recall(r - 1)). Images of equal activation
+    count at once, as in scikit-learn; so do, at the end, those that the dimension is not active on.
+    """
+    sizes = np.bincount(y, minlength=wanted.max() + 1)[wanted]  # (K,)
+    dims = a.dims
+    hit = y[a.images] == wanted[dims]  # (nnz,)
+    hits = np.concatenate([[0], np.cumsum(hit)])
+    seen = hits[1:] - hits[a.start[:-1]][dims]  # hits in the dimension's list up to each entry
+    last_of_tie = np.append((a.values[1:] != a.values[:-1]) | (dims[1:] != dims[:-1]), True)
+    ends = np.flatnonzero(last_of_tie)
+    end = ends[np.searchsorted(ends, np.arange(len(dims)))]  # of the entries that tie with each
+    precision = seen[end] / (a.ranks[end] + 1)
+    found = np.bincount(dims, hit * precision, a.K)
+    missed = sizes - (hits[a.start[1:]] - hits[a.start[:-1]])
+    return (found + missed * sizes / a.N) / sizes
+
+
+def random_consistency(y: np.ndarray, orders=200) -> np.ndarray:
+    """Cons. of the first 1, 2, ..., N images in random order: (orders, N) float32."""
+    draw = torch.Generator().manual_seed(0)
+    n = np.arange(1, len(y) + 1)
+    sizes = np.bincount(y)
+    first_of_class = np.cumsum(sizes) - sizes
+    nth = n - np.repeat(first_of_class, sizes)  # 1, 2, ... in each class, the classes in a row
+    result = np.empty((orders, len(y)), np.float32)
+    for row in result:
+        shuffled = y[torch.randperm(len(y), generator=draw).numpy()]
+        by_class = np.argsort(shuffled, kind="stable")
+        so_far = np.empty(len(y), np.int64)
+        so_far[by_class] = nth  # how many images of its class an image completes
+        row[:] = np.maximum.accumulate(so_far) / n
+    return result
+
+
+def label_columns(a: Activations, y: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
+    """What counts alone tell of each dimension, columns (K,)."""
+    counts = class_counts(a, y, len(sizes))
+    mass = class_counts(a, y, len(sizes), a.values)
+    f1 = f1_scores(counts, sizes)
+    return {
+        "class": counts.argmax(0),
+        "cons": consistency(counts),
+        "entropy": semantic_entropy(mass),
+        "bits": information(counts, sizes),
+        "best": f1.argmax(0),
+        "f1": f1.max(0),
+        "phi": matthews(counts, sizes).max(0),
+    }
+
+
+def in_parts(measure, a: Activations, *more, cells: int) -> dict[str, np.ndarray]:
+    """Columns that measure(part of a, ...) gives of a few dimensions at a time, joined.
+
+    cells: numbers that it holds for one dimension.
+    """
+    width = max(1, CELLS // cells)
+    parts = [measure(a.part(k, min(k + width, a.K)), *more) for k in range(0, a.K, width)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def of_label(a: Activations, y: np.ndarray, chance: np.ndarray) -> dict[str, np.ndarray]:
+    """What each dimension says about labels y (N,), numbered 0, 1, ..., C - 1: columns (K,).
+
+    chance: (N,), the Cons. of 1, 2, ..., N random images.
+
+    class      the most frequent class of its images
+    cons       its share of them
+    chance     the same of as many random images
+    adjusted   (cons - chance) / (1 - chance)
+    entropy    of its activations summed over each class, in nats
+    bits       mutual information of being active and the label, less that of shuffled labels
+    best       the class that it tells best, by F1
+    f1, ap     how well it tells this class: F1, average precision
+    phi        the largest correlation of being active with a class
+    """
+    sizes = np.bincount(y)
+    dead = a.n == 0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        columns = in_parts(label_columns, a, y, sizes, cells=len(sizes))
+        by_chance = np.where(dead, np.nan, chance[a.n.clip(1) - 1])
+        columns["chance"] = by_chance
+        columns["adjusted"] = (columns["cons"] - by_chance) / (1 - by_chance).clip(1e-9)
+    columns["bits"] = (columns["bits"] - expected_information(a.n, sizes)) / math.log(2)
+    columns["ap"] = average_precision(a, y, columns["best"])
+    for name in "class", "best", "f1", "phi", "ap":
+        columns[name] = np.where(dead, np.nan, columns[name])
+    return columns
+
+
+# ----------------------------------------------------------- what all dimensions say of a class
+def random_half(N: int) -> np.ndarray:
+    """Which half of the images each belongs to, (N,), True or False, at random."""
+    return np.random.default_rng(0).permutation(N) % 2 == 1
+
+
+def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
+    """How well a single dimension tells each class: F1, (C,).
+
+    The dimension is chosen on one half of the images and judged on the other; the mean of both
+    ways. So it gains nothing by chance to have many dimensions to choose from.
+    """
+    C = y.max() + 1
+    classes = np.arange(C)
+    half = random_half(a.N)
+    sizes = [np.bincount(y[half == side], minlength=C) for side in (False, True)]
+    chosen = np.full((2, C), -1.0)  # the largest F1 on the half that chooses
+    judged = np.zeros((2, C))  # and that dimension's on the other
+    width = max(1, CELLS // C)
+    for first in range(0, a.K, width):
+        part = a.part(first, min(first + width, a.K))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            f1 = [
+                f1_scores(class_counts(part, y, C, half[part.images] == side), sizes[side])
+                for side in (False, True)
+            ]
+        f1 = np.nan_to_num(f1)  # (2, C, width)
+        for side in (0, 1):
+            best = f1[side].argmax(1)  # (C,)
+            better = f1[side][classes, best] > chosen[side]
+            chosen[side] = np.where(better, f1[side][classes, best], chosen[side])
+            judged[side] = np.where(better, f1[1 - side][classes, best], judged[side])
+    return judged.mean(0)
+
+
+def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float]:
+    """Accuracy in % of logistic regression that reads k dimensions for each class, by k of PROBES.
+
+    One yes-or-no regression for each class, on the k dimensions whose means differ most between the
+    class and the rest; the surest of their answers counts. Chosen and fitted on one half of the
+    images, judged on the other; with very many images and classes, on a random part of both.
+    z: (N, K); y: (N,), numbered 0, 1, ..., C - 1.
+    """
+    C = y.max() + 1
+    most = max(PROBES)
+    half = random_half(len(y))
+    enough = max(2 * C, 4 * CELLS // (C * most))  # images of a half: (C, enough, most) must fit
+    random = np.random.default_rng(1).permutation(len(y))
+    train, test = random[half[random]][:enough], random[~half[random]][:enough]
+
+    sums = class_sums(z, y, C, train)  # (C, K)
+    sizes = np.bincount(y[train], minlength=C)[:, None]
+    of_class = sums / sizes.clip(1)
+    of_rest = (sums.sum(0) - sums) / (sizes.sum() - sizes).clip(1)
+    difference = np.abs(of_class - of_rest)
+    chosen = np.argsort(-difference, axis=1, kind="stable")[:, :most]  # (C, most)
+
+    distinct, where = np.unique(chosen, return_inverse=True)
+    values = torch.from_numpy(read_block(z, np.concatenate([train, test]), distinct))
+    fitted = values[: len(train)]  # (train, distinct)
+    values = (values - fitted.mean(0)) / fitted.std(0).clamp(min=1e-6)
+    of_each = values.T[where.reshape(chosen.shape)].mT  # (C, train + test, most)
+    x_train, x_test = of_each[:, : len(train)], of_each[:, len(train) :]
+    y_train, y_test = torch.from_numpy(y[train]), torch.from_numpy(y[test])
+    accuracy = {}
+    for k in PROBES:
+        weights = fit_each_class(x_train[..., :k].contiguous(), y_train)
+        answers = x_test[..., :k] @ weights[:, :-1] + weights[:, -1:]  # (C, n, 1)
+        right = answers[..., 0].argmax(0) == y_test
+        accuracy[k] = 100 * right.float().mean().item()
+    return accuracy
+
+
+def class_sums(z: np.ndarray | Activations, y: np.ndarray, C: int, among: np.ndarray) -> np.ndarray:
+    """Sums (C, K) of z (N, K) over the images of each class that are `among` these."""
+    if isinstance(z, Activations):
+        counted = np.isin(np.arange(z.N), among)
+        return class_counts(z, y, C, z.values * counted[z.images])
+    one_hot = np.eye(C, dtype=np.float32)[y[among]]  # (n, C)
+    return one_hot.T @ z[among]
+
+
+def read_block(z: np.ndarray | Activations, images: np.ndarray, dims: np.ndarray) -> np.ndarray:
+    """The values (len(images), len(dims)) of some images in some dimensions."""
+    if not isinstance(z, Activations):
+        return z[np.ix_(images, dims)]
+    row = np.full(z.N, len(images))  # of an image that is not asked for: one too many
+    row[images] = np.arange(len(images))
+    block = np.zeros((len(images) + 1, len(dims)), np.float32)
+    for i, k in enumerate(dims):
+        entries = slice(z.start[k], z.start[k + 1])
+        block[row[z.images[entries]], i] = z.values[entries]
+    return block[:-1]
+
+
+def fit_each_class(x: Tensor, y: Tensor, l2=1e-3, steps=10) -> Tensor:
+    """Logistic regressions "of class c or not" on features x (C, n, k): weights (C, k + 1, 1).
+
+    Each is the least mean cross-entropy + l2/2 * |weights|^2, by Newton's method, which needs six
+    to ten steps on features of variance 1. The last weight is the bias. y: (n,).
+    """
+    C, n, k = x.shape
+    x = F.pad(x, (0, 1), value=1.0)  # (C, n, k + 1)
+    wanted = F.one_hot(y, C).T.to(x.dtype)[..., None]  # (C, n, 1)
+    penalty = torch.full((k + 1, 1), l2, dtype=x.dtype)
+    penalty[-1] = 1e-6  # next to none for the bias
+    weights = torch.zeros(C, k + 1, 1, dtype=x.dtype)
+    for _ in range(steps):
+        p = torch.sigmoid(x @ weights)  # (C, n, 1)
+        gradient = x.mT @ (p - wanted) / n + penalty * weights
+        hessian = x.mT @ (x * p * (1 - p)) / n + penalty[:, 0].diag()
+        weights = weights - torch.linalg.solve(hessian, gradient)
+    return weights
+
+
+# -------------------------------------------------------------------------- what needs no label
+def sparse_matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape) -> Tensor:
+    """A sparse tensor of entries (nnz,), no two in one place, in the order of their rows."""
+    cells = torch.from_numpy(np.stack([rows, columns]))
+    values = torch.from_numpy(values)
+    return torch.sparse_coo_tensor(cells, values, shape, check_invariants=False, is_coalesced=True)
+
+
+def scaled(a: Activations) -> np.ndarray:
+    """Values (nnz,) such that each dimension's go from 0, of all N images, to 1."""
+    least = np.zeros(a.K)
+    everywhere = a.n == a.N  # else the images it is not active on have the least, 0
+    least[everywhere] = a.values[a.start[1:][everywhere] - 1]
+    largest = np.ones(a.K)
+    largest[a.n > 0] = a.values[a.start[:-1][a.n > 0]]
+    with np.errstate(invalid="ignore"):  # a dimension that is equal on all images has no scale
+        return (a.values - least[a.dims]) / (largest - least)[a.dims]
+
+
+def mean_cosine(weights: Tensor, squares: Tensor, h: Tensor) -> np.ndarray:
+    """Mean cosine of all pairs of images, each weighted by the product of their weights: (K,).
+
+    weights: (K, N); squares: their squares; h: (N, d) float64, rows of norm 1. An image makes no
+    pair with itself: the sum over all pairs, |sum_n w_n h_n|^2, is taken without these.
+    """
+    ones = torch.ones(len(h), 1, dtype=h.dtype)
+    own = (squares @ h.square().sum(1, keepdim=True))[:, 0]
+    pairs = (weights @ ones)[:, 0].square() - (squares @ ones)[:, 0]
+    score = ((weights @ h).square().sum(1) - own) / pairs
+    return score.where(pairs > 1e-9, torch.nan).numpy()
+
+
+def all_pairs(h: Tensor) -> float:
+    """Mean cosine of all pairs of rows of h (N, d) of norm 1: what random images have."""
+    ones = torch.ones(1, len(h), dtype=h.dtype)
+    return mean_cosine(ones, ones, h).item()
+
+
+def unit_judge(h: np.ndarray) -> Tensor:
+    """Features h (N, d) as MonoScore needs them: rows of norm 1 in float64, because sums cancel."""
+    return F.normalize(torch.from_numpy(np.asarray(h, np.float64)))
+
+
+def mono_score(a: Activations, h: Tensor) -> np.ndarray:
+    """MonoScore, (K,): how alike the images are that a dimension is active on.
+
+    The mean cosine of pairs of images in another network's features h (unit_judge), weighted by the
+    product of their activations, each dimension's scaled to [0, 1]; less that of all pairs.
+    """
+    values = scaled(a).astype(np.float64)
+    weights = sparse_matrix(a.dims, a.images, values, (a.K, a.N))
+    squares = sparse_matrix(a.dims, a.images, np.square(values), (a.K, a.N))
+    return mean_cosine(weights, squares, h) - all_pairs(h)
+
+
+def mono_score_of_authors(z: np.ndarray, h: Tensor) -> np.ndarray:
+    """MonoScore as its authors' code has it, (K,), of a dense z (N, K).
+
+    The raw activations with their signs, each dimension's scaled to [0, 1]; nothing is subtracted.
+    """
+    scores = []
+    for columns in torch.from_numpy(z).split(256, dim=1):
+        columns = columns.double()
+        least, largest = columns.aminmax(dim=0)
+        weights = ((columns - least) / (largest - least)).T  # (k, N), nan of a constant dimension
+        scores.append(mean_cosine(weights, weights.square(), h))
+    return np.concatenate(scores)
+
+
+def unit_values(a: Activations) -> np.ndarray:
+    """Values (nnz,) such that each live dimension, as a vector of N activations, has norm 1."""
+    norms = np.sqrt(np.bincount(a.dims, np.square(a.values, dtype=np.float64), a.K))
+    return (a.values / norms[a.dims].clip(1e-12)).astype(np.float32)
+
+
+def overlaps(a: Activations) -> tuple[np.ndarray, float]:
+    """Cosines of dimensions, as vectors of N activations: the largest with another one, (K,), and
+    the mean of all pairs of live ones."""
+    unit = dataclasses.replace(a, values=unit_values(a))
+    if a.N * a.K <= 32 * CELLS:
+        columns = np.zeros((a.K, a.N), np.float32)
+        columns[a.dims, a.images] = unit.values
+        cosines = columns @ columns.T
+        np.fill_diagonal(cosines, 0)  # with itself
+        largest, total = cosines.max(1), cosines.sum(dtype=np.float64)
+    else:
+        largest, total = sparse_overlaps(unit)
+    live = np.count_nonzero(a.n)
+    pairs = live * (live - 1)
+    return np.where(a.n > 0, largest, np.nan), total / pairs if pairs else math.nan
+
+
+def sparse_overlaps(unit: Activations) -> tuple[np.ndarray, float]:
+    """The largest of each dimension's cosines, (K,), and the sum of all, without their matrix.
+
+    Two dimensions meet where an image activates both. So each entry of a dimension is multiplied
+    with all entries of its image.
+    """
+    by_image = np.argsort(unit.images, kind="stable")
+    dims, values = unit.dims[by_image], unit.values[by_image]  # (nnz,), image after image
+    n = np.bincount(unit.images, minlength=unit.N)  # entries of each image
+    start = np.cumsum(n) - n
+    largest, total = np.zeros(unit.K), 0.0
+    width = max(1, CELLS // unit.K)
+    for first in range(0, unit.K, width):
+        part = unit.part(first, min(first + width, unit.K))
+        many = n[part.images]  # entries that each entry meets, and where they begin and end
+        begin, end = start[part.images], np.cumsum(many)
+        met = np.arange(end[-1] if len(end) else 0) + np.repeat(begin - (end - many), many)
+        cells = np.repeat(part.dims * unit.K, many) + dims[met]
+        products = np.repeat(part.values, many) * values[met]
+        cosines = np.bincount(cells, products, part.K * unit.K).reshape(part.K, unit.K)
+        cosines[np.arange(part.K), first + np.arange(part.K)] = 0  # with itself
+        largest[first : first + part.K] = cosines.max(1)
+        total += cosines.sum()
+    return largest, total
+
+
+def of_matrix(z: np.ndarray) -> dict[str, float]:
+    """What is said of a dense z (N, K) as a whole, with its signs, rows of norm 1.
+
+    l1      mean of |z|_1 / sqrt(K)
+    hoyer   mean of (sqrt(K) - |z|_1) / (sqrt(K) - 1): 0 where all are equal, 1 for a single one
+    corr    mean |C_ij| of different live dimensions, C_ij = cosine of columns ([NCL], Fig. 3c)
+    """
+    z = torch.from_numpy(unit_rows(z))
+    root = math.sqrt(z.shape[1])
+    sizes = z[z.any(1)].abs().sum(1)
+    live = (z.abs() > ACTIVE).any(0)
+    columns = F.normalize(z[:, live], dim=0)
+    cosines = (columns.T @ columns).abs()
+    pairs = len(cosines) * (len(cosines) - 1)
+    off_diagonal = cosines.sum() - cosines.trace()
+    return {
+        "l1": (sizes / root).mean().item(),
+        "hoyer": ((root - sizes) / (root - 1)).mean().item() if root > 1 else math.nan,
+        "corr": off_diagonal.item() / pairs if pairs else math.nan,
+    }
+
+
+def precision_at(z: np.ndarray | Tensor, y, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
+    """P@k: % of an image's k nearest others (cosine) in z (N, K) with its label y (N,), by k.
+
+    The mean over all images, of more than 10,000 over 2,000 at random; None: too few images.
+    """
+    z = F.normalize(torch.as_tensor(z).float())
+    y = torch.as_tensor(y, device=z.device)
+    asked = torch.arange(len(z))
+    if len(z) > 10_000:
+        asked = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:2000]
+    same = []
+    for part in asked.to(z.device).split(1000):
+        cosines = z[part] @ z.T
+        cosines[torch.arange(len(part), device=z.device), part] = -2  # not with itself
+        nearest = cosines.topk(min(max(ks), len(z) - 1)).indices
+        same.append(y[nearest] == y[part, None])
+    same = torch.cat(same).float()  # (queries, k)
+    return {k: 100 * same[:, :k].mean().item() if k < len(z) else None for k in ks}
+
+
+# ---------------------------------------------------------------------- all of them, and controls
+@dataclasses.dataclass
+class Embedding:
+    """An embedding z (N, K) and what is known of its N images, None where it is not there."""
+
+    z: np.ndarray | Entries
+    labels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # prefix -> (N,)
+    judge: np.ndarray | None = None  # (N, d), features by which MonoScore judges
+    judge_name: str = ""
+    images: np.ndarray | None = None  # (N, H, W, 3), (N, 3, H, W) or grey, uint8
+    title: str = ""
+
+    @property
+    def N(self):
+        return self.z.shape[0]
+
+    @property
+    def K(self):
+        return self.z.shape[1]
+
+
+@dataclasses.dataclass
+class Findings:
+    """What `interpret` finds of an embedding. The numbers of a second label have its prefix."""
+
+    activations: Activations
+    rule: str  # "nonzero" or "top:<share>"
+    columns: dict[str, np.ndarray]  # of each dimension, (K,), or (2K,) of half-dimensions
+    numbers: dict[str, float | None]  # None: undefined
+    controls: dict[str, dict[str, float | None]]  # "untrained", "shuffled": the same numbers
+    directions: int = 0  # of the untrained dictionary
+    untrained: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # a draw's columns
+
+
+def rule_for(z: np.ndarray | Entries) -> str:
+    """What counts as active where nobody says it."""
+    return f"top:{TOP}" if is_dense(z) else "nonzero"
+
+
+def activate(z: np.ndarray | Entries, rule: str, halves: bool | None = None) -> Activations:
+    """The lists of active images of z (N, K) by a rule: "nonzero", or "top:<share>" of the images.
+
+    halves: with "top", whether each dimension becomes two; by default that of a z with signs does.
+    """
+    if rule == "nonzero":
+        return nonzero(z)
+    halves = has_signs(z) if halves is None else halves
+    return top_share(z, float(rule.removeprefix("top:")), halves)
+
+
+def mean(values) -> float | None:
+    """The mean of the values that are defined; None where none is."""
+    values = np.asarray(values, np.float64)
+    values = values[np.isfinite(values)]
+    return values.mean().item() if len(values) else None
+
+
+def activity(a: Activations) -> dict[str, float | None]:
+    """How much is active.
+
+    act: share of the entries; entries: of an image; live_dims, rare_dims: dimensions active on any
+    image, and of these on less than 0.1 %; dims_<share>: active on so many images or more.
+    """
+    act = a.n / a.N
+    numbers = {f"dims_{share}": int((act >= share).sum()) for share in SHARES}
+    numbers["act"] = mean(act)
+    numbers["entries"] = len(a.images) / a.N
+    numbers["live_dims"] = int((a.n > 0).sum())
+    numbers["rare_dims"] = numbers["live_dims"] - numbers[f"dims_{SHARES[0]}"]
+    return numbers
+
+
+def label_numbers(a: Activations, y: np.ndarray, columns: dict) -> dict[str, float | None]:
+    """Means of of_label's columns over live dimensions; those in % times 100.
+
+    adjusted: of dimensions active on 0.1 % of the images or more; cons_<share>: on such a share.
+    best_f1: mean of best_dimensions over the classes; half_f1: of how many it reaches 1/2.
+    """
+    act = a.n / a.N
+    numbers = {name: mean(100 * columns[name]) for name in ("cons", "f1", "phi", "ap")}
+    for share in SHARES:
+        numbers[f"cons_{share}"] = mean(100 * columns["cons"][act >= share])
+    numbers["adjusted"] = mean(100 * columns["adjusted"][act >= SHARES[0]])
+    numbers["entropy"] = mean(columns["entropy"])
+    numbers["bits"] = mean(columns["bits"])  # of all: a dead dimension tells 0
+    of_class = best_dimensions(a, y)
+    numbers["best_f1"] = mean(100 * of_class)
+    numbers["half_f1"] = int((of_class >= 0.5).sum())
+    return numbers
+
+
+@dataclasses.dataclass
+class Truth:
+    """A label, as every measure needs it."""
+
+    classes: np.ndarray  # (C,), the classes' own numbers
+    y: np.ndarray  # (N,), numbered 0, 1, ..., C - 1
+    chance: np.ndarray  # (N,), the Cons. of 1, 2, ..., N random images
+
+
+def truths(labels: dict[str, np.ndarray]) -> dict[str, Truth]:
+    """Labels (N,) by their prefix, prepared."""
+    result = {}
+    for prefix, own in labels.items():
+        classes, y = np.unique(own, return_inverse=True)
+        result[prefix] = Truth(classes, y, random_consistency(y).mean(0))
+    return result
+
+
+def measure(z, a: Activations, rule: str, labels: dict[str, Truth], judge: Tensor | None):
+    """Columns (K,) and numbers of an embedding z, which is active as a says, or of a control."""
+    columns = {"n": a.n, "act": a.n / a.N, "mean": np.bincount(a.dims, a.values, a.K) / a.N}
+    numbers = activity(a)
+    if judge is not None:
+        columns["mono"] = mono_score(a, judge)
+        numbers["mono"] = mean(columns["mono"])
+    if not isinstance(z, Entries):
+        read = unit_rows(z)  # by the probes: all of z, not only what is active
+    elif rule == "nonzero":
+        read = a
+    else:
+        read = nonzero(z)
+    for prefix, label in labels.items():
+        found = of_label(a, label.y, label.chance)
+        of_this = label_numbers(a, label.y, found)
+        probes = sparse_probes(read, label.y)
+        of_this |= {f"probe_{k}": accuracy for k, accuracy in probes.items()}
+        numbers |= {prefix + name: value for name, value in of_this.items()}
+        for name in "class", "best":  # by the classes' own numbers
+            live = a.n > 0
+            found[name][live] = label.classes[found[name][live].astype(int)]
+        columns |= {prefix + name: column for name, column in found.items()}
+    return columns, numbers
+
+
+def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findings:
+    """Measure an embedding, and its controls.
+
+    columns, beside of_label's: n, images it is active on; act, their share of all; mean of its
+    |activation| over all; mono, mono_score; duplicate, the largest cosine with another dimension.
+    """
+    rule = rule_for(e.z) if rule == "auto" else rule
+    a = activate(e.z, rule)
+    labels = truths(e.labels)
+    judge = None if e.judge is None else unit_judge(e.judge)
+    columns, numbers = measure(e.z, a, rule, labels, judge)
+
+    columns["duplicate"], numbers["corr"] = overlaps(a)
+    numbers["duplicate_dims"] = int((columns["duplicate"] > DUPLICATE).sum())
+    if not isinstance(e.z, Entries):
+        numbers |= of_matrix(e.z)
+        if judge is not None:
+            numbers["mono_authors"] = mean(mono_score_of_authors(e.z, judge))
+        for prefix, label in labels.items():
+            for k, value in precision_at(e.z, label.y).items():
+                numbers[f"{prefix}p_at_{k}"] = value
+
+    findings = Findings(a, rule, columns, numbers, {})
+    if controls:
+        add_controls(findings, e, labels, judge)
+    for of in (findings.numbers, *findings.controls.values()):
+        for name, value in of.items():
+            of[name] = value if value is not None and math.isfinite(value) else None
+    return findings
+
+
+def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], judge) -> None:
+    """Measure both controls, the mean of DRAWS of each; of many dimensions, one draw."""
+    a = findings.activations
+    draws = DRAWS if e.K <= LARGE else 1
+    share = len(a.images) / (a.N * a.K)
+    enough = math.ceil(1 / share) if share else 1  # directions, of which one is active
+    findings.directions = e.K if e.K <= LARGE else min(e.K, max(LARGE // 2, enough))
+
+    source = e.z if e.judge is None else e.judge
+    drawn = []
+    for seed in range(draws):
+        z = random_dictionary(source, findings.directions, seed)
+        if findings.rule == "nonzero":
+            z = strongest_entries(z, max(1, round(share * findings.directions)))
+        control = activate(z, findings.rule, a.halves)
+        findings.untrained, numbers = measure(z, control, findings.rule, labels, judge)
+        drawn.append(numbers)
+    untrained = average(drawn)
+    if findings.directions < e.K:  # with more to choose from these would be better
+        choosing = "best_f1", "half_f1", *(f"probe_{k}" for k in PROBES)
+        for prefix in labels:
+            untrained |= {prefix + name: None for name in choosing}
+    findings.controls["untrained"] = untrained
+
+    mixed = []
+    for seed in range(draws if labels else 0):
+        order = np.random.default_rng(seed).permutation(a.N)
+        numbers = {}
+        for prefix, label in labels.items():
+            y = label.y[order]
+            found = label_numbers(a, y, of_label(a, y, label.chance))
+            numbers |= {prefix + name: value for name, value in found.items()}
+        mixed.append(numbers)
+    if mixed:
+        findings.controls["shuffled"] = average(mixed)
+
+
+def random_dictionary(source: np.ndarray | Entries, directions: int, seed: int) -> np.ndarray:
+    """Features (N, d), centred, of norm 1, along random unit directions: (N, directions)."""
+    draw = torch.Generator().manual_seed(seed)
+    basis = torch.randn(source.shape[1], directions, generator=draw, dtype=torch.float32)
+    basis = F.normalize(basis, dim=0)
+    if not isinstance(source, Entries):
+        x = torch.from_numpy(np.asarray(source, np.float32))
+        return (F.normalize(x - x.mean(0)) @ basis).numpy()
+
+    x = entries_of(source)  # if it were centred before, it would not be sparse
+    centre = np.bincount(x.dims, x.values, x.K) / x.N
+    order = np.argsort(x.images, kind="stable")
+    values = x.values[order].astype(np.float32)
+    along = sparse_matrix(x.images[order], x.dims[order], values, x.shape) @ basis
+    along -= torch.from_numpy(centre.astype(np.float32)) @ basis
+    return along.numpy()
+
+
+def strongest_entries(z: np.ndarray, k: int) -> Entries:
+    """The k largest entries of each row of z (N, K), all of them above 0."""
+    values, dims = torch.from_numpy(z).topk(min(k, z.shape[1]))
+    images = np.repeat(np.arange(len(z)), values.shape[1])
+    values = values.flatten().clamp(min=1e-3)
+    return Entries(images, dims.flatten().numpy(), values.numpy(), *z.shape)
+
+
+def average(draws: list[dict]) -> dict[str, float | None]:
+    """The mean of each number over several draws."""
+    names = draws[0].keys()
+    return {name: mean([math.nan if d[name] is None else d[name] for d in draws]) for name in names}
+
+
+# ------------------------------------------------------------------------------------- reading
+def need(condition, text: str) -> None:
+    """BadInput with this text unless the condition holds."""
+    if not condition:
+        raise BadInput(text)
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
+    """The arrays of a file, by their keys; "" for the array of a file that holds one alone.
+
+    Raises BadInput where there is none, or a damaged one. Pickled objects are never read.
+    """
+    kind = path.suffix.lower()
+    readers = {
+        ".npy": read_npy,
+        ".npz": read_npz,
+        ".pt": read_pt,
+        ".pth": read_pt,
+        ".safetensors": read_safetensors,
+        ".parquet": read_parquet,
+    }
+    need(path.exists(), f"{path} is not there")
+    need(kind in readers, f"{path}: give a run's folder or a file of {', '.join(readers)}")
+    try:
+        return readers[kind](path)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+    except ImportError as error:
+        raise BadInput(f"{path} needs a library: pip install {error.name}") from None
+    except Exception as error:  # what a damaged file may raise is not listed anywhere
+        reason = " ".join(str(error).split())[:200]
+        raise BadInput(f"{path} cannot be read ({type(error).__name__}: {reason})") from None
+
+
+def read_npy(path: Path) -> dict[str, np.ndarray]:
+    """The array of a .npy file, memory-mapped; nothing is written back to the file."""
+    return {"": np.load(path, mmap_mode="c", allow_pickle=False)}
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray | Entries]:
+    """The arrays of a .npz file; where it has scipy's sparse layout, that matrix as z."""
+    with np.load(path, allow_pickle=False) as archive:
+        arrays = {key: archive[key] for key in archive.files}
+    if {"format", "shape", "data"} <= arrays.keys():
+        layout = "format", "shape", "data", "indices", "indptr", "row", "col"
+        others = {key: a for key, a in arrays.items() if key not in layout}
+        return {"z": entries_of_scipy(arrays)} | others
+    return arrays
+
+
+def read_pt(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a file of torch.save: one, or a dictionary of them."""
+    saved = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
+    return of_tensors(saved if isinstance(saved, dict) else {"": saved})
+
+
+def read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    """The tensors of a .safetensors file."""
+    from safetensors.torch import load_file
+
+    return of_tensors(load_file(path))
+
+
+def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
+    """Tensors as numpy arrays; bfloat16, which numpy lacks, as float32; sparse ones as Entries."""
+    arrays = {}
+    for key, tensor in tensors.items():
+        need(isinstance(tensor, Tensor), f"'{key}' is a {type(tensor).__name__}, not a tensor")
+        tensor = tensor.detach()
+        if tensor.layout != torch.strided:
+            tensor = tensor.to_sparse_coo().coalesce()
+            images, dims = tensor.indices().numpy()
+            arrays[key] = Entries(images, dims, tensor.values().float().numpy(), *tensor.shape)
+        elif tensor.dtype == torch.bfloat16:
+            arrays[key] = tensor.float().numpy()
+        else:
+            arrays[key] = tensor.numpy()
+    return arrays
+
+
+def read_parquet(path: Path) -> dict[str, np.ndarray]:
+    """The columns of a .parquet file: numbers, or lists of as many numbers in each row."""
+    import pyarrow.parquet
+
+    table = pyarrow.parquet.read_table(path)
+    arrays = {}
+    for key in table.column_names:
+        column = table[key].combine_chunks()
+        if hasattr(column, "flatten"):  # lists
+            arrays[key] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+        else:
+            arrays[key] = column.to_numpy(zero_copy_only=False)
+    return arrays
+
+
+def entries_of_scipy(arrays: dict[str, np.ndarray]) -> Entries:
+    """What scipy.sparse.save_npz wrote of a CSR, CSC or COO matrix."""
+    kind = arrays["format"].item()
+    kind = kind.decode() if isinstance(kind, bytes) else kind
+    need(kind in ("csr", "csc", "coo"), f"its sparse format is {kind}; it must be csr, csc or coo")
+    N, K = (int(side) for side in arrays["shape"])
+    values = arrays["data"]
+    if kind == "coo":
+        images, dims = arrays["row"].astype(np.int64), arrays["col"].astype(np.int64)
+    else:
+        start, inner = arrays["indptr"].astype(np.int64), arrays["indices"].astype(np.int64)
+        rows = N if kind == "csr" else K
+        whole = len(start) == rows + 1 and start[0] == 0 and start[-1] == len(values)
+        need(whole and (np.diff(start) >= 0).all(), "its indptr does not fit its shape and data")
+        outer = np.repeat(np.arange(rows), np.diff(start))
+        images, dims = (outer, inner) if kind == "csr" else (inner, outer)
+    need(len(images) == len(dims) == len(values), "its indices and data differ in length")
+    if len(values):
+        inside = images.min() >= 0 and dims.min() >= 0 and images.max() < N and dims.max() < K
+        need(inside, f"its indices leave the shape ({N}, {K})")
+    cells = images * K + dims
+    cells = cells if (np.diff(cells) > 0).all() else np.sort(cells)
+    need((np.diff(cells) > 0).all(), "an entry occurs twice; call sum_duplicates() before saving")
+    return Entries(images, dims, values, N, K)
+
+
+def read_embedding(path: Path, labels=None, judge=None) -> Embedding:
+    """The embedding in a run's folder or in a file, with labels and a judge from other files.
+
+    z: key "z", or the only matrix. y: key "y"; background: a second label; h: the judge; images.
+    Raises BadInput, in one line, for what is missing or cannot be used.
+    """
+    source = path / "embeddings.npz" if path.is_dir() else path
+    if path.is_dir() and not source.exists():
+        raise BadInput(f"{path} has no embeddings.npz: no run, or one that has not finished")
+    arrays = read_arrays(source)
+    z = arrays["z"] if "z" in arrays else the_only(arrays, 2, source, "the embedding z")
+    e = Embedding(z, images=arrays.get("images"), title=path.resolve().name)
+    for prefix, key in ("", "y"), ("background_", "background"):
+        if key in arrays:
+            e.labels[prefix] = arrays[key]
+    if labels:
+        own = read_arrays(labels)
+        e.labels[""] = own["y"] if "y" in own else the_only(own, 1, labels, "the labels y")
+    if judge:
+        own = read_arrays(judge)
+        e.judge = own["h"] if "h" in own else the_only(own, 2, judge, "the features h")
+        e.judge_name = Path(judge).name
+    elif "h" in arrays:
+        e.judge, e.judge_name = arrays["h"], "h, the embedding's own backbone"
+    check(e, source)
+    return e
+
+
+def the_only(arrays: dict, axes: int, path: Path, what: str):
+    """The only array with so many axes; BadInput where there are several or none."""
+    fitting = [a for a in arrays.values() if len(a.shape) == axes]
+    if axes == 1:
+        fitting += [a[:, 0] for a in arrays.values() if len(a.shape) == 2 and a.shape[1] == 1]
+    shapes = ", ".join(f"{key or 'array'} {a.shape}" for key, a in arrays.items())
+    need(len(fitting) == 1, f"{path}: which array is {what}? There are: {shapes or 'none'}")
+    return fitting[0]
+
+
+def check(e: Embedding, source: Path) -> None:
+    """BadInput where an embedding cannot be measured, or what is beside it does not fit it."""
+    check_numbers(e.z, f"{source}: z")
+    need(e.N > 1 and e.K > 1, f"{source}: z is {e.N} x {e.K}; two images and dimensions or more")
+    values = e.z.values if isinstance(e.z, Entries) else e.z
+    need(values.any(), f"{source}: z is 0 everywhere, so no dimension is active on any image")
+    for prefix, y in e.labels.items():
+        what = f"{prefix or ''}{'y' if not prefix else ''}".removesuffix("_")
+        y = e.labels[prefix] = y[:, 0] if np.ndim(y) == 2 and y.shape[1] == 1 else np.asarray(y)
+        if y.dtype.kind in "US":
+            raise BadInput(f"{what} are words: save np.unique({what}, return_inverse=True)[1]")
+        need(y.dtype.kind in "iu", f"{what} is {y.dtype}; labels are integers, one for each image")
+        need(y.shape == (e.N,), f"z has {e.N} rows, {what} has shape {y.shape}")
+        need(
+            (y != y[0]).any(), f"{what} has one class, {y[0]}; a dimension needs two to tell apart"
+        )
+    if e.judge is not None:
+        need(not isinstance(e.judge, Entries), f"{e.judge_name}: a judge's features are dense")
+        check_numbers(e.judge, e.judge_name)
+        need(len(e.judge) == e.N, f"z has {e.N} rows, {e.judge_name} has {len(e.judge)}")
+    if e.images is not None:
+        need(len(e.images) == e.N, f"z has {e.N} rows, images has {len(e.images)}")
+
+
+def check_numbers(z: np.ndarray | Entries, what: str) -> None:
+    """BadInput unless z is a matrix of finite numbers."""
+    values = z.values if isinstance(z, Entries) else z
+    number = values.dtype.kind in "fiub"
+    need(number, f"{what} is {values.dtype}; it must be numbers")
+    need(len(z.shape) == 2, f"{what} has shape {z.shape}; it must be (N, K)")
+    for first in range(0, len(values), 10_000):
+        part = np.asarray(values[first : first + 10_000], np.float32)
+        if not np.isfinite(part).all():
+            raise BadInput(
+                f"{what} is not finite, near row or entry {first}: nan, inf or too large"
+            )
+
+
+def read_names(path: Path | None, e: Embedding) -> dict[int, str]:
+    """Class number -> name, of a file with the name of class 0, 1, ... on each line."""
+    if path is None:
+        return {}
+    try:
+        names = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise BadInput(f"{path} cannot be read ({error.strerror})") from None
+    need("" in e.labels, f"--classes {path} names classes, but there are no labels y")
+    last = int(e.labels[""].max())
+    need(len(names) > last, f"{path} names {len(names)} classes; there is a class {last}")
+    return dict(enumerate(names))
+
+
+# ------------------------------------------------------------------------------------- the program
+COLUMNS = {  # of the table: number, digits behind the point
+    "active": ("entries", 1),
+    "live": ("live_dims", 0),
+    "Cons.": ("cons", 1),
+    "adj.": ("adjusted", 1),
+    "bits": ("bits", 3),
+    "F1": ("f1", 1),
+    "φ": ("phi", 1),
+    "AP": ("ap", 1),
+    "best F1": ("best_f1", 1),
+    "≥ ½": ("half_f1", 1),
+    "1-probe": ("probe_1", 1),
+    "8-probe": ("probe_8", 1),
+    "Mono": ("mono", 3),
+}
+OF_THE_WHOLE = "entries", "live_dims", "mono"  # the others are of a label
+LEGEND = """\
+active: dimensions of an image. live: dimensions active on any. Cons.: of a dimension's images, the
+share of their commonest class, %; adj.: above as many random images. F1, AP, φ: how well being
+active tells its best class, %; bits: what it tells of the label. best F1: of the best dimension for
+a class, judged on other images; ≥ ½: classes. k-probe: accuracy with k dimensions for each class.
+Mono: how alike its images are. untrained: random directions, as sparse; shuffled: random labels."""
+
+
+def markdown(rows: list[list[str]]) -> str:
+    """An aligned Markdown table; the first row is its head."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rows = [rows[0], ["-" * width for width in widths], *rows[1:]]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row, widths)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def format_number(value: float | int | None, digits: int) -> str:
+    """A number for a table; a dash where it is undefined."""
+    if value is None:
+        return "–"
+    if isinstance(value, int):
+        return str(value)
+    value = round(value, digits) + 0.0  # no -0.0
+    return f"{value:.{digits}f}"
+
+
+def table(numbers: dict, controls: dict[str, dict]) -> str:
+    """The numbers of an embedding for each of its labels, the controls under them."""
+    prefixes = [prefix for prefix in ("", "background_") if prefix + "cons" in numbers]
+    rows = [["dimensions", *COLUMNS]]
+    for prefix in prefixes or [""]:
+        label = "background" if prefix else "class" if prefixes else "no labels"
+        for name, of in {label: numbers, **controls}.items():
+            cells = [name]
+            for key, digits in COLUMNS.values():
+                if key not in OF_THE_WHOLE:
+                    key = prefix + key
+                cells.append(format_number(of.get(key), digits))
+            rows.append(cells)
+    return markdown(rows)
+
+
+def about(e: Embedding, findings: Findings) -> str:
+    """What was measured, in a few lines."""
+    numbers, a = findings.numbers, findings.activations
+    if findings.rule == "nonzero":
+        share = 100 * len(a.images) / (a.N * a.K)
+        active = f"active: {share:.2g} % of the entries, |z_k| > {ACTIVE:g} in rows of norm 1"
+    else:
+        share = 100 * float(findings.rule.removeprefix("top:"))
+        half = "half-dimension" if a.halves else "dimension"
+        active = f"active: a {half} on the {share:g} % of the images where it is strongest"
+        each = count_of(share / 100, e.N)
+        if each < 10:
+            active += f", which are {each}: too few to trust"
+    lines = [
+        f"{e.title}: {e.N:,} images, {e.K:,} dimensions; {active}",
+        f"{a.K - numbers['live_dims']:,} dead dimensions, {numbers['rare_dims']:,} active on less "
+        f"than 0.1 % of the images, {numbers['duplicate_dims']:,} with a cosine > {DUPLICATE} to "
+        "another",
+    ]
+    if e.judge is None:
+        lines.append("no MonoScore: it needs --judge")
+    else:
+        lines.append(f"MonoScore by {e.judge_name}")
+    if findings.controls:
+        source = e.judge_name if e.judge is not None else "z"
+        draws = "five draws" if e.K <= LARGE else "one draw"
+        lines.append(f"untrained: {findings.directions:,} random directions of {source}, {draws}")
+    return "\n".join(lines)
+
+
+def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
+    """The dimensions that tell a class best, one a line."""
+    columns, a = findings.columns, findings.activations
+    if "f1" not in columns:
+        return ""
+    order = np.argsort(-np.nan_to_num(columns["f1"]), kind="stable")[:most]
+    lines = ["dimensions that tell a class best:"]
+    for k in order[columns["n"][order] > 0]:
+        best = int(columns["best"][k])
+        hits = f"F1 {100 * columns['f1'][k]:.0f} %, active on {columns['n'][k]:,} images"
+        lines.append(f"  {a.name(k)}: {names.get(best, f'class {best}')}, {hits}")
+    return "\n".join(lines)
+
+
+def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = None) -> None:
+    """dimensions.csv: a row for each dimension, the most active first; empty where undefined."""
+    columns = findings.columns
+    with open(path, "w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(["dimension", *columns, *(["name"] if names else [])])
+        for k in np.argsort(-columns["mean"], kind="stable"):
+            values = [column[k] for column in columns.values()]
+            row = ["" if math.isnan(value) else f"{round(value, 9):.6g}" for value in values]
+            if names:
+                row.append(names.get(columns["best"][k], ""))
+            writer.writerow([findings.activations.name(k), *row])
+
+
+def active_rule(text: str) -> str:
+    """An argparse type: auto, nonzero, or top:<share> with a share between 0 and 1."""
+    if text in ("auto", "nonzero"):
+        return text
+    kind, _, share = text.partition(":")
+    try:
+        valid = kind == "top" and 0 < float(share) < 1
+    except ValueError:
+        valid = False
+    if not valid:
+        raise argparse.ArgumentTypeError(f"{text}; give auto, nonzero or top:0.01")
+    return f"top:{float(share)}"
+
+
+class Parser(argparse.ArgumentParser):
+    """Errors of one line, exit code 2."""
+
+    def error(self, message):
+        self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    flags = Parser(
+        prog="interpret.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = flags.add_argument
+    add("source", type=Path, help="a run's folder, or a file with the embedding z (N, K)")
+    add("--labels", type=Path, help="a file with labels y (N,)")
+    add("--judge", type=Path, help="a file with another network's features (N, d) of the images")
+    add("--classes", type=Path, help="a file with the name of class 0, 1, ... on each line")
+    add("--active", type=active_rule, default="auto", help="auto, nonzero or top:<share of images>")
+    add("--out", type=Path, help="folder (default: the run's, else <name>-interpret)")
+    return flags
+
+
+def main(argv=None):
+    args = parser().parse_args(argv)
+    e = read_embedding(args.source, args.labels, args.judge)
+    names = read_names(args.classes, e)
+    out = args.out or (
+        args.source if args.source.is_dir() else Path(f"{args.source.stem}-interpret")
+    )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"--out {out} cannot be made ({error.strerror})") from None
+    print(f"measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
+    findings = interpret(e, args.active)
+    text = f"{table(findings.numbers, findings.controls)}\n{LEGEND}\n\n"
+    text += f"{about(e, findings)}\n{tell_most(findings, names)}".rstrip() + "\n"
+    print(text, end="")
+    record = {"source": str(args.source), "images": e.N, "dimensions": e.K, "active": findings.rule}
+    record |= {"judge": e.judge_name or None, "directions": findings.directions}
+    record |= {"numbers": findings.numbers, **findings.controls}
+    (out / "interpret.json").write_text(json.dumps(record, indent=1) + "\n")
+    (out / "interpret.txt").write_text(text, encoding="utf-8")
+    write_csv(out / "dimensions.csv", findings, names)
+    print(f"wrote {out}/interpret.json, interpret.txt and dimensions.csv")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (BadInput, OSError, MemoryError) as error:
+        hint = "out of memory: " if isinstance(error, MemoryError) else ""
+        print(f"interpret.py: {hint}{' '.join(str(error).split())[:400]}", file=sys.stderr)
+        sys.exit(2)
