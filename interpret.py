@@ -159,16 +159,15 @@ def top_share(z: np.ndarray | Entries, share: float, halves: bool) -> Activation
     """
     if not is_dense(z):
         return strongest(lists(by_sign(entries_of(z), halves)), share, halves)
-    columns = unit_rows(z).T  # (K, N)
+    N = z.shape[0]
+    columns = torch.from_numpy(unit_rows(z)).T.contiguous()  # (K, N)
     if halves:
-        columns = np.concatenate([columns, -columns])
-    n = count_of(share, z.shape[0])
-    images = np.argpartition(columns, -n, axis=1)[:, -n:]  # (K or 2K, n)
-    values = np.take_along_axis(columns, images, 1)
-    dims = np.repeat(np.arange(len(columns)), n)
-    a = lists(Entries(images.ravel(), dims, values.ravel(), z.shape[0], len(columns)))
-    values = a.values.clip(1e-12)  # a dimension that is always negative has no strength in its +k
-    return dataclasses.replace(a, values=values, halves=halves)
+        columns = torch.cat([columns, -columns])
+    n = count_of(share, N)
+    values, images = columns.topk(n)  # (K or 2K, n), the strongest first
+    values = values.clamp(min=1e-12)  # a dimension that is always negative has no strength in +k
+    start = n * np.arange(len(columns) + 1)
+    return Activations(images.flatten().numpy(), values.flatten().numpy(), start, N, halves)
 
 
 def count_of(share: float, N: int) -> int:
@@ -427,13 +426,7 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     random = np.random.default_rng(1).permutation(len(y))
     train, test = random[half[random]][:enough], random[~half[random]][:enough]
 
-    sums = class_sums(z, y, C, train)  # (C, K)
-    sizes = np.bincount(y[train], minlength=C)[:, None]
-    of_class = sums / sizes.clip(1)
-    of_rest = (sums.sum(0) - sums) / (sizes.sum() - sizes).clip(1)
-    difference = np.abs(of_class - of_rest)
-    chosen = np.argsort(-difference, axis=1, kind="stable")[:, :most]  # (C, most)
-
+    chosen = telling_dimensions(z, y, train, most)  # (C, most)
     distinct, where = np.unique(chosen, return_inverse=True)
     values = torch.from_numpy(read_block(z, np.concatenate([train, test]), distinct))
     fitted = values[: len(train)]  # (train, distinct)
@@ -450,13 +443,33 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     return accuracy
 
 
-def class_sums(z: np.ndarray | Activations, y: np.ndarray, C: int, among: np.ndarray) -> np.ndarray:
-    """Sums (C, K) of z (N, K) over the images of each class that are `among` these."""
-    if isinstance(z, Activations):
-        counted = np.isin(np.arange(z.N), among)
-        return class_counts(z, y, C, z.values * counted[z.images])
+def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.ndarray:
+    """The dimensions whose means differ most between a class and the rest, best first: (C, most).
+
+    z: (N, K) or Activations; y: (N,); the means are of the images `among` these.
+    """
+    C = y.max() + 1
+    K = z.K if isinstance(z, Activations) else z.shape[1]
+    sizes = np.bincount(y[among], minlength=C)[:, None]
     one_hot = np.eye(C, dtype=np.float32)[y[among]]  # (n, C)
-    return one_hot.T @ z[among]
+    counted = np.isin(np.arange(len(y)), among)
+    best, dims = np.empty((C, 0)), np.empty((C, 0), np.int64)
+    width = max(1, CELLS // C)
+    for first in range(0, K, width):
+        last = min(first + width, K)
+        if isinstance(z, Activations):
+            part = z.part(first, last)
+            sums = class_counts(part, y, C, part.values * counted[part.images])  # (C, width)
+        else:
+            sums = one_hot.T @ z[among, first:last]
+        of_class = sums / sizes.clip(1)
+        of_rest = (sums.sum(0) - sums) / (len(among) - sizes).clip(1)
+        new = np.broadcast_to(np.arange(first, last), sums.shape)
+        best = np.concatenate([best, np.abs(of_class - of_rest)], axis=1)
+        dims = np.concatenate([dims, new], axis=1)
+        order = torch.from_numpy(best).topk(min(most, best.shape[1])).indices.numpy()
+        best, dims = np.take_along_axis(best, order, 1), np.take_along_axis(dims, order, 1)
+    return dims
 
 
 def read_block(z: np.ndarray | Activations, images: np.ndarray, dims: np.ndarray) -> np.ndarray:
@@ -826,12 +839,13 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
     enough = math.ceil(1 / share) if share else 1  # directions, of which one is active
     findings.directions = e.K if e.K <= LARGE else min(e.K, max(LARGE // 2, enough))
 
+    k = max(1, round(share * findings.directions)) if findings.rule == "nonzero" else None
     source = e.z if e.judge is None else e.judge
+    if not isinstance(source, Entries):
+        source = np.asarray(source, np.float32)
     drawn = []
     for seed in range(draws):
-        z = random_dictionary(source, findings.directions, seed)
-        if findings.rule == "nonzero":
-            z = strongest_entries(z, max(1, round(share * findings.directions)))
+        z = random_dictionary(source, findings.directions, seed, k)
         control = activate(z, findings.rule, a.halves)
         findings.untrained, numbers = measure(z, control, findings.rule, labels, judge)
         drawn.append(numbers)
@@ -855,30 +869,56 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
         findings.controls["shuffled"] = average(mixed)
 
 
-def random_dictionary(source: np.ndarray | Entries, directions: int, seed: int) -> np.ndarray:
-    """Features (N, d), centred, of norm 1, along random unit directions: (N, directions)."""
+def random_dictionary(
+    source: np.ndarray | Entries, directions: int, seed: int, k: int | None = None
+) -> np.ndarray | Entries:
+    """Features (N, d), centred, of norm 1, along random unit directions: (N, directions).
+
+    With k, of each image the k largest alone.
+    """
+    N, d = source.shape
     draw = torch.Generator().manual_seed(seed)
-    basis = torch.randn(source.shape[1], directions, generator=draw, dtype=torch.float32)
+    basis = torch.randn(d, directions, generator=draw, dtype=torch.float32)
     basis = F.normalize(basis, dim=0)
-    if not isinstance(source, Entries):
-        x = torch.from_numpy(np.asarray(source, np.float32))
-        return (F.normalize(x - x.mean(0)) @ basis).numpy()
+    sparse = isinstance(source, Entries)
+    if sparse:
+        source = by_image(entries_of(source))
+        centre = np.bincount(source.dims, source.values, d) / N
+    else:
+        centre = np.mean(source, axis=0, dtype=np.float64)
+    centre = torch.from_numpy(centre.astype(np.float32))
 
-    x = entries_of(source)  # if it were centred before, it would not be sparse
-    centre = np.bincount(x.dims, x.values, x.K) / x.N
-    order = np.argsort(x.images, kind="stable")
-    values = x.values[order].astype(np.float32)
-    along = sparse_matrix(x.images[order], x.dims[order], values, x.shape) @ basis
-    along -= torch.from_numpy(centre.astype(np.float32)) @ basis
-    return along.numpy()
+    parts = []
+    for first in range(0, N, 20_000):
+        last = min(first + 20_000, N)
+        if sparse:  # if it were centred before, it would not be sparse
+            rows = sparse_rows(source, first, last)
+            along = rows @ basis - centre @ basis
+        else:
+            rows = torch.from_numpy(source[first:last])
+            along = F.normalize(rows - centre) @ basis  # (n, directions)
+        parts.append(along if k is None else along.topk(k))
+    if k is None:
+        return torch.cat(parts).numpy()
+    values = torch.cat([part.values for part in parts]).clamp(min=1e-3)  # all count as active
+    dims = torch.cat([part.indices for part in parts])
+    images = np.repeat(np.arange(N), k)
+    return Entries(images, dims.flatten().numpy(), values.flatten().numpy(), N, directions)
 
 
-def strongest_entries(z: np.ndarray, k: int) -> Entries:
-    """The k largest entries of each row of z (N, K), all of them above 0."""
-    values, dims = torch.from_numpy(z).topk(min(k, z.shape[1]))
-    images = np.repeat(np.arange(len(z)), values.shape[1])
-    values = values.flatten().clamp(min=1e-3)
-    return Entries(images, dims.flatten().numpy(), values.numpy(), *z.shape)
+def by_image(entries: Entries) -> Entries:
+    """The same entries, image after image."""
+    order = np.argsort(entries.images, kind="stable")
+    images, dims = entries.images[order], entries.dims[order]
+    return Entries(images, dims, entries.values[order], entries.N, entries.K)
+
+
+def sparse_rows(z: Entries, first: int, last: int) -> Tensor:
+    """The images first, ..., last - 1 of z (N, K), sorted by_image, as a sparse float32 tensor."""
+    begin, end = np.searchsorted(z.images, [first, last])
+    values = z.values[begin:end].astype(np.float32)
+    images, dims = z.images[begin:end] - first, z.dims[begin:end]
+    return sparse_matrix(images, dims, values, (last - first, z.K))
 
 
 def average(draws: list[dict]) -> dict[str, float | None]:

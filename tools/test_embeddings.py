@@ -185,7 +185,7 @@ def test_sparse_latents_are_the_autoencoders_own(open_clip, autoencoder):
         values, dims = autoencoder.encode(h)
     dense = torch.zeros(12, 64).scatter(1, dims, values)
 
-    entries = interpret.read_arrays(Path("latents.npz"))[""]
+    entries = interpret.read_arrays(Path("latents.npz"))["z"]
     read = np.zeros((12, 64))
     read[entries.images, entries.dims] = entries.values
     assert read == pytest.approx(dense.numpy(), abs=1e-5)
