@@ -789,8 +789,8 @@ class Run:
         with replacing(self.folder / "backbone.pt") as file:
             torch.save({key: value.cpu().contiguous() for key, value in backbone.state_dict().items()}, file)
         print(table(self.args.method, metrics))
-        print("Test set. LP: logistic regression on the frozen backbone's features (z: on embeddings); NN: nearest\n"
-              f"neighbours; the rest is of embeddings. {interpret.LEGEND}\n"
+        print("Test set. LP: logistic regression on the frozen backbone's features (z: on embeddings); NN:\n"
+              f"nearest neighbours; the rest is of embeddings.\n{interpret.LEGEND}\n"
               f"{self.seconds:.0f} s of training. Pictures: python look.py {self.folder}")
 
 

@@ -1156,11 +1156,12 @@ COLUMNS = {  # of the table: number, digits behind the point
 }
 OF_THE_WHOLE = "entries", "live_dims", "mono"  # the others are of a label
 LEGEND = """\
-active: dimensions of an image. live: dimensions active on any. Cons.: of a dimension's images, the
-share of their commonest class, %; adj.: above as many random images. F1, AP, φ: how well being
-active tells its best class, %; bits: what it tells of the label. best F1: of the best dimension for
-a class, judged on other images; ≥ ½: classes. k-probe: accuracy with k dimensions for each class.
-Mono: how alike its images are. untrained: random directions, as sparse; shuffled: random labels."""
+active: dimensions of an image; live: dimensions active on any. Cons.: of a dimension's images, the
+share of their commonest class, %; adj.: above as many random images. F1, φ, AP: how well being
+active tells a dimension's best class, %; bits: what it tells of the label. best F1: of the best
+dimension for a class, judged on other images; ≥ ½: for so many classes. k-probe: accuracy, %, with
+k dimensions for each class. Mono: how alike a dimension's images are.
+untrained: random directions of the features, as sparse; shuffled: the labels in random order."""
 
 
 def markdown(rows: list[list[str]]) -> str:

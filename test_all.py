@@ -1,7 +1,7 @@
 """Every test. Truth comes from closed forms, from loops written off the equation and from torchvision's own operators.
 
-    python -m pytest test_all.py             the suite, at most 6 minutes on two cores
-    python -m pytest test_all.py -m slow     trainings with the defaults until a number is reached, as long again
+    python -m pytest             the suite, and tools/'s tests: at most 6 minutes on two cores
+    python -m pytest -m slow     trainings with the defaults until a number is reached, as long again
 """
 import argparse, ast, base64, colorsys, contextlib, csv, dataclasses, functools, hashlib, importlib, io, itertools, json, math
 import os, re, shlex, shutil, subprocess, sys, threading, time, zipfile, zlib
@@ -2015,7 +2015,7 @@ def test_records_reach_the_gates_pages_show_them_links_and_commands_work_and_met
         monkeypatch.setattr(sys, "argv", [name, *argv])
         module = importlib.import_module(Path(name).stem)  # whose parser stops when all is parsed
         pytest.raises(StopIteration, module.parser().parse_args if hasattr(module, "parser") else module.main)
-    assert common.table("bayesncl", lines(HERE / "results" / "shapes-bayesncl-seed1-two-threads")[-1]) in readme
+    assert common.table("bayesncl", lines(HERE / "results" / "shapes-bayesncl-first-command")[-1]) in readme
     ours = {Path(name).stem for name in PYTHON}
     assert {getattr(module, "EPS", 1e-2) for module in METHODS.values()} == {1e-2}
     for method, module in (METHODS | {"sae": sae}).items():
