@@ -1188,12 +1188,15 @@ def format_number(value: float | int | None, digits: int) -> str:
 def table(numbers: dict, controls: dict[str, dict]) -> str:
     """The numbers of an embedding for each of its labels, the controls under them."""
     prefixes = [prefix for prefix in ("", "background_") if prefix + "cons" in numbers]
-    rows = [["dimensions", *COLUMNS]]
+    columns = dict(COLUMNS)
+    if not prefixes:
+        columns = {head: column for head, column in COLUMNS.items() if column[0] in OF_THE_WHOLE}
+    rows = [["dimensions", *columns]]
     for prefix in prefixes or [""]:
         label = "background" if prefix else "class" if prefixes else "no labels"
         for name, of in {label: numbers, **controls}.items():
             cells = [name]
-            for key, digits in COLUMNS.values():
+            for key, digits in columns.values():
                 if key not in OF_THE_WHOLE:
                     key = prefix + key
                 cells.append(format_number(of.get(key), digits))
