@@ -630,6 +630,29 @@ def test_controls_are_as_sparse_and_shuffled_labels_tell_nothing():
     assert shuffled["best_f1"] < untrained["best_f1"] < found.numbers["best_f1"]
 
 
+def test_rare_dimensions_do_not_count_above_chance():
+    z, y = rare_dimensions()
+    (label,) = interpret.truths({"": y}).values()
+    a = interpret.nonzero(z)
+    numbers = interpret.label_numbers(a, label.y, interpret.of_label(a, label.y, label.chance))
+    assert numbers["adjusted"] == pytest.approx(100 * (0 + 1 + 1) / 3)  # not the one on one image of 2,000
+    assert numbers["half_f1"] == 1  # the class that has a dimension of its own
+
+
+def test_the_untrained_dictionary_is_of_centred_features():
+    h = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+    first, shifted = (interpret.random_dictionary(x, 16, seed=0) for x in (h, h + 7))
+    assert shifted == pytest.approx(first, abs=1e-4)
+
+
+def test_the_untrained_dictionary_of_a_sparse_matrix_is_centred():
+    z = sparse_matrix(signed=True)
+    rows = interpret.unit_rows(z)
+    basis = F.normalize(torch.randn(N_DIMS, 5, generator=torch.Generator().manual_seed(3)), dim=0).numpy()
+    found = interpret.random_dictionary(interpret.entries_of(z), 5, seed=3)
+    assert found == pytest.approx((rows - rows.mean(0)) @ basis, abs=1e-5)
+
+
 def test_half_dimensions_have_half_dimensions_as_control():
     e = trained_like()
     e.z = e.z - e.z.mean(0)
