@@ -13,7 +13,7 @@ never 0, so each of its dimensions becomes two, +k and -k, active on the 1 % of 
 is largest and smallest. --active nonzero or --active top:0.03 decides otherwise.
 
 Controls, measured in the same way:
-    untrained   random directions of the judge's features (else of z), as many active entries
+    untrained   random directions of the judge's features (else of z), as large a share active
     shuffled    the same dimensions, the labels in random order
 
 Files: .npy, .npz, .pt, .safetensors, .parquet, and scipy's sparse .npz. Into --out go the printed
@@ -146,28 +146,30 @@ def nonzero(z: np.ndarray | Entries) -> Activations:
 
 
 def has_signs(z: np.ndarray | Entries) -> bool:
-    """Whether any entry of z is negative."""
-    values = z.values if isinstance(z, Entries) else z
-    return bool((values < 0).any())
+    """Whether any active entry of z is negative."""
+    values = entries_of(z).values if isinstance(z, Entries) else unit_rows(z)
+    return bool((values < -ACTIVE).any())
 
 
 def top_share(z: np.ndarray | Entries, share: float, halves: bool) -> Activations:
     """Each dimension of z (N, K), active on the `share` of the images where it is largest.
 
-    With `halves` 2K half-dimensions +k and -k, -k where it is smallest. All of a dense z have
-    equally many images; of a sparse one an image counts only where the dimension is not 0.
+    With `halves` 2K half-dimensions +k and -k, -k where it is smallest. An image does not count
+    where the dimension has its least value (of a sparse z: 0). Ties at the end go at random.
     """
     if not is_dense(z):
         return strongest(lists(by_sign(entries_of(z), halves)), share, halves)
     N = z.shape[0]
-    columns = torch.from_numpy(unit_rows(z)).T.contiguous()  # (K, N)
+    order = np.random.default_rng(0).permutation(N)  # so that ties are not in the file's order
+    columns = torch.from_numpy(unit_rows(z)[order]).T.contiguous()  # (K, N)
     if halves:
         columns = torch.cat([columns, -columns])
-    n = count_of(share, N)
-    values, images = columns.topk(n)  # (K or 2K, n), the strongest first
-    values = values.clamp(min=1e-12)  # a dimension that is always negative has no strength in +k
-    start = n * np.arange(len(columns) + 1)
-    return Activations(images.flatten().numpy(), values.flatten().numpy(), start, N, halves)
+    values, places = columns.topk(count_of(share, N))  # (K or 2K, n), the strongest first
+    kept = (values > columns.amin(1, keepdim=True)).numpy()
+    start = np.concatenate([[0], np.cumsum(kept.sum(1))])
+    images = order[places.numpy()[kept]]
+    values = values.numpy()[kept].clip(1e-12)  # one that is always negative has no strength in +k
+    return Activations(images, values, start, N, halves)
 
 
 def count_of(share: float, N: int) -> int:
@@ -250,17 +252,17 @@ def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         ways = log_factorial[total] - log_factorial[chosen] - log_factorial[total - chosen]
         return np.where(inside, ways, -np.inf)
 
-    different_n, inverse = np.unique(n, return_inverse=True)
-    together = np.zeros(len(different_n))
+    different, inverse = np.unique(n, return_inverse=True)
+    together = np.zeros(len(different))
     for size, times in zip(*np.unique(sizes, return_counts=True)):
         i = np.arange(size + 1)  # active images of a class of this size
         cells = surprise(i / N) + surprise((size - i) / N)
         width = max(1, CELLS // len(i))
-        for first in range(0, len(different_n), width):
-            n = different_n[first : first + width, None]
-            log_p = log_choose(size, i) + log_choose(N - size, n - i) - log_choose(N, n)  # (n, i)
+        for first in range(0, len(different), width):
+            some = different[first : first + width, None]
+            log_p = log_choose(size, i) + log_choose(N - size, some - i) - log_choose(N, some)
             together[first : first + width] += times * (np.exp(log_p) @ cells)
-    share = different_n / N
+    share = different / N
     of_activity = surprise(share) + surprise(1 - share)
     of_label = surprise(sizes / N).sum()
     return (of_activity + of_label - together)[inverse]
@@ -277,10 +279,10 @@ def matthews(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     0 of a dimension that is active on all images, as in scikit-learn.
     """
     N = sizes.sum()
-    n = counts.sum(0)
+    n = counts.sum(0).astype(np.float64)  # products of four are too large for int64
     size = sizes[:, None]
     covariance = N * counts - n * size
-    variances = n * (N - n) * size * (N - size).astype(np.float64)
+    variances = n * (N - n) * size * (N - size)
     return np.where(n == N, 0, covariance / np.sqrt(variances))
 
 
@@ -296,12 +298,14 @@ def average_precision(a: Activations, y: np.ndarray, wanted: np.ndarray) -> np.n
     hits = np.concatenate([[0], np.cumsum(hit)])
     seen = hits[1:] - hits[a.start[:-1]][dims]  # hits in the dimension's list up to each entry
     last_of_tie = np.append((a.values[1:] != a.values[:-1]) | (dims[1:] != dims[:-1]), True)
-    ends = np.flatnonzero(last_of_tie)
-    end = ends[np.searchsorted(ends, np.arange(len(dims)))]  # of the entries that tie with each
+    last_of_tie = last_of_tie[: len(dims)]
+    tie = np.cumsum(last_of_tie) - last_of_tie  # the number of each entry's group of equal ones
+    end = np.flatnonzero(last_of_tie)[tie]
     precision = seen[end] / (a.ranks[end] + 1)
     found = np.bincount(dims, hit * precision, a.K)
     missed = sizes - (hits[a.start[1:]] - hits[a.start[:-1]])
-    return (found + missed * sizes / a.N) / sizes
+    at_the_end = sizes / a.N  # precision where all images are found, these among them
+    return (found + missed * at_the_end) / sizes
 
 
 def random_consistency(y: np.ndarray, orders=200) -> np.ndarray:
@@ -330,20 +334,23 @@ def label_columns(a: Activations, y: np.ndarray, sizes: np.ndarray) -> dict[str,
         "class": counts.argmax(0),
         "cons": consistency(counts),
         "entropy": semantic_entropy(mass),
-        "bits": information(counts, sizes),
+        "information": information(counts, sizes),
         "best": f1.argmax(0),
         "f1": f1.max(0),
         "phi": matthews(counts, sizes).max(0),
     }
 
 
-def in_parts(measure, a: Activations, *more, cells: int) -> dict[str, np.ndarray]:
-    """Columns that measure(part of a, ...) gives of a few dimensions at a time, joined.
+def in_parts(function, a: Activations, *more, cells: int) -> dict[str, np.ndarray]:
+    """Columns that function(part of a, ...) gives of a few dimensions at a time, joined.
 
     cells: numbers that it holds for one dimension.
     """
     width = max(1, CELLS // cells)
-    parts = [measure(a.part(k, min(k + width, a.K)), *more) for k in range(0, a.K, width)]
+    parts = []
+    for first in range(0, a.K, width):
+        part = a.part(first, min(first + width, a.K))
+        parts.append(function(part, *more))
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
@@ -369,7 +376,8 @@ def of_label(a: Activations, y: np.ndarray, chance: np.ndarray) -> dict[str, np.
         by_chance = np.where(dead, np.nan, chance[a.n.clip(1) - 1])
         columns["chance"] = by_chance
         columns["adjusted"] = (columns["cons"] - by_chance) / (1 - by_chance).clip(1e-9)
-    columns["bits"] = (columns["bits"] - expected_information(a.n, sizes)) / math.log(2)
+    nats = columns.pop("information") - expected_information(a.n, sizes)
+    columns["bits"] = nats / math.log(2)
     columns["ap"] = average_precision(a, y, columns["best"])
     for name in "class", "best", "f1", "phi", "ap":
         columns[name] = np.where(dead, np.nan, columns[name])
@@ -403,26 +411,29 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
                 for side in (False, True)
             ]
         f1 = np.nan_to_num(f1)  # (2, C, width)
-        for side in (0, 1):
-            best = f1[side].argmax(1)  # (C,)
-            better = f1[side][classes, best] > chosen[side]
-            chosen[side] = np.where(better, f1[side][classes, best], chosen[side])
-            judged[side] = np.where(better, f1[1 - side][classes, best], judged[side])
+        for one, other in ((0, 1), (1, 0)):  # the half that chooses, the half that judges
+            best = f1[one].argmax(1)  # (C,)
+            value = f1[one][classes, best]
+            better = value > chosen[one]
+            chosen[one][better] = value[better]
+            judged[one][better] = f1[other][classes, best][better]
     return judged.mean(0)
 
 
-def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float]:
+def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float | None]:
     """Accuracy in % of logistic regression that reads k dimensions for each class, by k of PROBES.
 
     One yes-or-no regression for each class, on the k dimensions whose means differ most between the
     class and the rest; the surest of their answers counts. Chosen and fitted on one half of the
-    images, judged on the other; with very many images and classes, on a random part of both.
-    z: (N, K); y: (N,), numbered 0, 1, ..., C - 1.
+    images, judged on the other; with very many images and classes, on a random part of both, and
+    None where that would be less than an image for each class. z: (N, K); y: (N,), 0 to C - 1.
     """
     C = y.max() + 1
     most = max(PROBES)
     half = random_half(len(y))
-    enough = max(2 * C, 4 * CELLS // (C * most))  # images of a half: (C, enough, most) must fit
+    enough = probe_images(len(y), C)
+    if enough < C:
+        return dict.fromkeys(PROBES)
     random = np.random.default_rng(1).permutation(len(y))
     train, test = random[half[random]][:enough], random[~half[random]][:enough]
 
@@ -431,7 +442,8 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     values = torch.from_numpy(read_block(z, np.concatenate([train, test]), distinct))
     fitted = values[: len(train)]  # (train, distinct)
     values = (values - fitted.mean(0)) / fitted.std(0).clamp(min=1e-6)
-    of_each = values.T[where.reshape(chosen.shape)].mT  # (C, train + test, most)
+    of_each = values[:, where.reshape(chosen.shape)]  # (train + test, C, most)
+    of_each = of_each.permute(1, 0, 2)
     x_train, x_test = of_each[:, : len(train)], of_each[:, len(train) :]
     y_train, y_test = torch.from_numpy(y[train]), torch.from_numpy(y[test])
     accuracy = {}
@@ -441,6 +453,11 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
         right = answers[..., 0].argmax(0) == y_test
         accuracy[k] = 100 * right.float().mean().item()
     return accuracy
+
+
+def probe_images(N: int, C: int) -> int:
+    """Images that the probes are fitted on: half of N, or as many as fit for C classes."""
+    return min(N // 2, 8 * CELLS // (C * max(PROBES)))
 
 
 def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.ndarray:
@@ -566,7 +583,7 @@ def mono_score_of_authors(z: np.ndarray, h: Tensor) -> np.ndarray:
     The raw activations with their signs, each dimension's scaled to [0, 1]; nothing is subtracted.
     """
     scores = []
-    for columns in torch.from_numpy(z).split(256, dim=1):
+    for columns in torch.from_numpy(np.asarray(z, np.float32)).split(256, dim=1):
         columns = columns.double()
         least, largest = columns.aminmax(dim=0)
         weights = ((columns - least) / (largest - least)).T  # (k, N), nan of a constant dimension
@@ -581,13 +598,13 @@ def unit_values(a: Activations) -> np.ndarray:
 
 
 def overlaps(a: Activations) -> tuple[np.ndarray, float]:
-    """Cosines of dimensions, as vectors of N activations: the largest with another one, (K,), and
-    the mean of all pairs of live ones."""
+    """|Cosines| of dimensions, as vectors of N activations: the largest with another one, (K,), and
+    the mean of all pairs of live ones ([NCL], Fig. 3c)."""
     unit = dataclasses.replace(a, values=unit_values(a))
-    if a.N * a.K <= 32 * CELLS:
+    if max(a.N, a.K) * a.K <= 32 * CELLS:
         columns = np.zeros((a.K, a.N), np.float32)
         columns[a.dims, a.images] = unit.values
-        cosines = columns @ columns.T
+        cosines = np.abs(columns @ columns.T)
         np.fill_diagonal(cosines, 0)  # with itself
         largest, total = cosines.max(1), cosines.sum(dtype=np.float64)
     else:
@@ -598,50 +615,45 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float]:
 
 
 def sparse_overlaps(unit: Activations) -> tuple[np.ndarray, float]:
-    """The largest of each dimension's cosines, (K,), and the sum of all, without their matrix.
+    """The largest of each dimension's |cosines|, (K,), and the sum of all, without their matrix.
 
     Two dimensions meet where an image activates both. So each entry of a dimension is multiplied
     with all entries of its image.
     """
-    by_image = np.argsort(unit.images, kind="stable")
-    dims, values = unit.dims[by_image], unit.values[by_image]  # (nnz,), image after image
+    order = np.argsort(unit.images, kind="stable")
+    dims, values = unit.dims[order], unit.values[order]  # (nnz,), image after image
     n = np.bincount(unit.images, minlength=unit.N)  # entries of each image
     start = np.cumsum(n) - n
     largest, total = np.zeros(unit.K), 0.0
     width = max(1, CELLS // unit.K)
     for first in range(0, unit.K, width):
         part = unit.part(first, min(first + width, unit.K))
-        many = n[part.images]  # entries that each entry meets, and where they begin and end
-        begin, end = start[part.images], np.cumsum(many)
-        met = np.arange(end[-1] if len(end) else 0) + np.repeat(begin - (end - many), many)
-        cells = np.repeat(part.dims * unit.K, many) + dims[met]
-        products = np.repeat(part.values, many) * values[met]
+        many = n[part.images]  # entries that each entry meets
+        own = np.repeat(np.arange(len(many)), many)  # for each meeting, the part's entry
+        step = np.arange(len(own)) - np.repeat(np.cumsum(many) - many, many)
+        met = start[part.images][own] + step
+        cells = part.dims[own] * unit.K + dims[met]
+        products = part.values[own] * values[met]
         cosines = np.bincount(cells, products, part.K * unit.K).reshape(part.K, unit.K)
+        cosines = np.abs(cosines)
         cosines[np.arange(part.K), first + np.arange(part.K)] = 0  # with itself
         largest[first : first + part.K] = cosines.max(1)
         total += cosines.sum()
     return largest, total
 
 
-def of_matrix(z: np.ndarray) -> dict[str, float]:
-    """What is said of a dense z (N, K) as a whole, with its signs, rows of norm 1.
+def of_rows(z: np.ndarray) -> dict[str, float]:
+    """How sparse the rows of z (N, K) are, of norm 1.
 
     l1      mean of |z|_1 / sqrt(K)
     hoyer   mean of (sqrt(K) - |z|_1) / (sqrt(K) - 1): 0 where all are equal, 1 for a single one
-    corr    mean |C_ij| of different live dimensions, C_ij = cosine of columns ([NCL], Fig. 3c)
     """
     z = torch.from_numpy(unit_rows(z))
     root = math.sqrt(z.shape[1])
     sizes = z[z.any(1)].abs().sum(1)
-    live = (z.abs() > ACTIVE).any(0)
-    columns = F.normalize(z[:, live], dim=0)
-    cosines = (columns.T @ columns).abs()
-    pairs = len(cosines) * (len(cosines) - 1)
-    off_diagonal = cosines.sum() - cosines.trace()
     return {
         "l1": (sizes / root).mean().item(),
         "hoyer": ((root - sizes) / (root - 1)).mean().item() if root > 1 else math.nan,
-        "corr": off_diagonal.item() / pairs if pairs else math.nan,
     }
 
 
@@ -650,7 +662,9 @@ def precision_at(z: np.ndarray | Tensor, y, ks=(1, 3, 5, 10)) -> dict[int, float
 
     The mean over all images, of more than 10,000 over 2,000 at random; None: too few images.
     """
-    z = F.normalize(torch.as_tensor(z).float())
+    if not isinstance(z, Tensor):
+        z = torch.from_numpy(np.asarray(z, np.float32))
+    z = F.normalize(z.float())
     y = torch.as_tensor(y, device=z.device)
     asked = torch.arange(len(z))
     if len(z) > 10_000:
@@ -774,6 +788,13 @@ def truths(labels: dict[str, np.ndarray]) -> dict[str, Truth]:
     return result
 
 
+def with_signs(z: np.ndarray | Entries, a: Activations, rule: str) -> Activations:
+    """The lists of all entries of z (N, K), with their signs; a where it is that already."""
+    if rule == "nonzero" and not has_signs(z):
+        return a
+    return lists(entries_of(z))
+
+
 def measure(z, a: Activations, rule: str, labels: dict[str, Truth], judge: Tensor | None):
     """Columns (K,) and numbers of an embedding z, which is active as a says, or of a control."""
     columns = {"n": a.n, "act": a.n / a.N, "mean": np.bincount(a.dims, a.values, a.K) / a.N}
@@ -781,12 +802,8 @@ def measure(z, a: Activations, rule: str, labels: dict[str, Truth], judge: Tenso
     if judge is not None:
         columns["mono"] = mono_score(a, judge)
         numbers["mono"] = mean(columns["mono"])
-    if not isinstance(z, Entries):
-        read = unit_rows(z)  # by the probes: all of z, not only what is active
-    elif rule == "nonzero":
-        read = a
-    else:
-        read = nonzero(z)
+    # The probes read all of z, with its signs.
+    read = with_signs(z, a, rule) if isinstance(z, Entries) else unit_rows(z)
     for prefix, label in labels.items():
         found = of_label(a, label.y, label.chance)
         of_this = label_numbers(a, label.y, found)
@@ -812,10 +829,11 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     judge = None if e.judge is None else unit_judge(e.judge)
     columns, numbers = measure(e.z, a, rule, labels, judge)
 
-    columns["duplicate"], numbers["corr"] = overlaps(a)
+    signed = with_signs(e.z, a, rule) if rule == "nonzero" else a
+    columns["duplicate"], numbers["corr"] = overlaps(signed)
     numbers["duplicate_dims"] = int((columns["duplicate"] > DUPLICATE).sum())
     if not isinstance(e.z, Entries):
-        numbers |= of_matrix(e.z)
+        numbers |= of_rows(e.z)
         if judge is not None:
             numbers["mono_authors"] = mean(mono_score_of_authors(e.z, judge))
         for prefix, label in labels.items():
@@ -839,13 +857,15 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
     enough = math.ceil(1 / share) if share else 1  # directions, of which one is active
     findings.directions = e.K if e.K <= LARGE else min(e.K, max(LARGE // 2, enough))
 
-    k = max(1, round(share * findings.directions)) if findings.rule == "nonzero" else None
+    per_image = None  # the rule "top" decides what is active
+    if findings.rule == "nonzero":
+        per_image = max(1, round(share * findings.directions))
     source = e.z if e.judge is None else e.judge
     if not isinstance(source, Entries):
         source = np.asarray(source, np.float32)
     drawn = []
     for seed in range(draws):
-        z = random_dictionary(source, findings.directions, seed, k)
+        z = random_dictionary(source, findings.directions, seed, per_image)
         control = activate(z, findings.rule, a.halves)
         findings.untrained, numbers = measure(z, control, findings.rule, labels, judge)
         drawn.append(numbers)
@@ -874,7 +894,8 @@ def random_dictionary(
 ) -> np.ndarray | Entries:
     """Features (N, d), centred, of norm 1, along random unit directions: (N, directions).
 
-    With k, of each image the k largest alone.
+    Of sparse features the norm is 1 before they are centred. With k, of each image the k largest
+    alone.
     """
     N, d = source.shape
     draw = torch.Generator().manual_seed(seed)
@@ -994,7 +1015,8 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
     """Tensors as numpy arrays; bfloat16, which numpy lacks, as float32; sparse ones as Entries."""
     arrays = {}
     for key, tensor in tensors.items():
-        need(isinstance(tensor, Tensor), f"'{key}' is a {type(tensor).__name__}, not a tensor")
+        if not isinstance(tensor, Tensor):  # an epoch, settings: what else a file may hold
+            continue
         tensor = tensor.detach()
         if tensor.layout != torch.strided:
             tensor = tensor.to_sparse_coo().coalesce()
@@ -1009,13 +1031,17 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
 
 def read_parquet(path: Path) -> dict[str, np.ndarray]:
     """The columns of a .parquet file: numbers, or lists of as many numbers in each row."""
+    import pyarrow.compute
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(path)
     arrays = {}
     for key in table.column_names:
         column = table[key].combine_chunks()
+        need(column.null_count == 0, f"column {key} has empty rows")
         if hasattr(column, "flatten"):  # lists
+            lengths = pyarrow.compute.list_value_length(column).unique()
+            need(len(lengths) == 1, f"the rows of column {key} differ in length")
             arrays[key] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
         else:
             arrays[key] = column.to_numpy(zero_copy_only=False)
@@ -1092,8 +1118,10 @@ def check(e: Embedding, source: Path) -> None:
     need(e.N > 1 and e.K > 1, f"{source}: z is {e.N} x {e.K}; two images and dimensions or more")
     values = e.z.values if isinstance(e.z, Entries) else e.z
     need(values.any(), f"{source}: z is 0 everywhere, so no dimension is active on any image")
+    largest = float(max(values.max(), -values.min()))
+    need(1e-8 < largest < 1e15, f"{source}: the largest |z| is {largest:.3g}; rescale z to about 1")
     for prefix, y in e.labels.items():
-        what = f"{prefix or ''}{'y' if not prefix else ''}".removesuffix("_")
+        what = prefix.removesuffix("_") or "y"
         y = e.labels[prefix] = y[:, 0] if np.ndim(y) == 2 and y.shape[1] == 1 else np.asarray(y)
         if y.dtype.kind in "US":
             raise BadInput(f"{what} are words: save np.unique({what}, return_inverse=True)[1]")
@@ -1160,7 +1188,8 @@ active: dimensions of an image; live: dimensions active on any. Cons.: of a dime
 share of their commonest class, %; adj.: above as many random images. F1, φ, AP: how well being
 active tells a dimension's best class, %; bits: what it tells of the label. best F1: of the best
 dimension for a class, judged on other images; ≥ ½: for so many classes. k-probe: accuracy, %, with
-k dimensions for each class. Mono: how alike a dimension's images are.
+k dimensions for each class. Mono: how alike a dimension's images are. Means over live dimensions
+(bits: over all; adj.: over those active on 0.1 % of the images or more).
 untrained: random directions of the features, as sparse; shuffled: the labels in random order."""
 
 
@@ -1192,8 +1221,9 @@ def table(numbers: dict, controls: dict[str, dict]) -> str:
     if not prefixes:
         columns = {head: column for head, column in COLUMNS.items() if column[0] in OF_THE_WHOLE}
     rows = [["dimensions", *columns]]
+    labels = {"": "class", "background_": "background"}
     for prefix in prefixes or [""]:
-        label = "background" if prefix else "class" if prefixes else "no labels"
+        label = labels[prefix] if prefixes else "no labels"
         for name, of in {label: numbers, **controls}.items():
             cells = [name]
             for key, digits in columns.values():
@@ -1229,8 +1259,16 @@ def about(e: Embedding, findings: Findings) -> str:
         lines.append(f"MonoScore by {e.judge_name}")
     if findings.controls:
         source = e.judge_name if e.judge is not None else "z"
-        draws = "five draws" if e.K <= LARGE else "one draw"
+        draws = f"mean of {DRAWS} draws" if e.K <= LARGE else "one draw"
         lines.append(f"untrained: {findings.directions:,} random directions of {source}, {draws}")
+    if "" in e.labels:
+        sizes = np.unique(e.labels[""], return_counts=True)[1]
+        if findings.rule != "nonzero":
+            most = (2 * np.minimum(each, sizes) / (each + sizes)).max()
+            lines.append(f"F1 of a dimension on {each:,} images is at most {100 * most:.1f} %")
+        fitted = probe_images(e.N, len(sizes))
+        if fitted < e.N // 2:
+            lines.append(f"probes: fitted on {fitted:,} images, judged on as many")
     return "\n".join(lines)
 
 
@@ -1248,6 +1286,14 @@ def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
     return "\n".join(lines)
 
 
+def cell(value: float) -> str:
+    """A number in a csv file: whole ones as they are, others in six digits; empty: undefined."""
+    if math.isnan(value):
+        return ""
+    value = round(float(value), 9)
+    return str(int(value)) if value.is_integer() else f"{value:.6g}"
+
+
 def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = None) -> None:
     """dimensions.csv: a row for each dimension, the most active first; empty where undefined."""
     columns = findings.columns
@@ -1256,7 +1302,7 @@ def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = Non
         writer.writerow(["dimension", *columns, *(["name"] if names else [])])
         for k in np.argsort(-columns["mean"], kind="stable"):
             values = [column[k] for column in columns.values()]
-            row = ["" if math.isnan(value) else f"{round(value, 9):.6g}" for value in values]
+            row = [cell(value) for value in values]
             if names:
                 row.append(names.get(columns["best"][k], ""))
             writer.writerow([findings.activations.name(k), *row])
@@ -1315,17 +1361,18 @@ def main(argv=None):
     findings = interpret(e, args.active)
     text = f"{table(findings.numbers, findings.controls)}\n{LEGEND}\n\n"
     text += f"{about(e, findings)}\n{tell_most(findings, names)}".rstrip() + "\n"
-    print(text, end="")
     record = {"source": str(args.source), "images": e.N, "dimensions": e.K, "active": findings.rule}
     record |= {"judge": e.judge_name or None, "directions": findings.directions}
     record |= {"numbers": findings.numbers, **findings.controls}
     (out / "interpret.json").write_text(json.dumps(record, indent=1) + "\n")
     (out / "interpret.txt").write_text(text, encoding="utf-8")
     write_csv(out / "dimensions.csv", findings, names)
+    print(text, end="")
     print(f"wrote {out}/interpret.json, interpret.txt and dimensions.csv")
 
 
 if __name__ == "__main__":
+    sys.stdout.reconfigure(errors="replace")  # a terminal may lack a letter
     try:
         main()
     except (BadInput, OSError, MemoryError) as error:

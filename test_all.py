@@ -586,12 +586,33 @@ def test_overlaps_are_cosines_with_and_without_their_matrix(z, activations):
     found, mean = interpret.overlaps(activations)
     f = np.abs(interpret.unit_rows(z))[:, live(activations)]
     f = f / np.linalg.norm(f, axis=0)
-    cosines = (f.T @ f)[~np.eye(f.shape[1], dtype=bool)].reshape(f.shape[1], -1)
+    cosines = abs(f.T @ f)[~np.eye(f.shape[1], dtype=bool)].reshape(f.shape[1], -1)
     assert mean == pytest.approx(cosines.mean(), abs=1e-6)
     assert found[live(activations)] == pytest.approx(cosines.max(1), abs=1e-6)
     unit = dataclasses.replace(activations, values=interpret.unit_values(activations))
     assert interpret.sparse_overlaps(unit)[0] == pytest.approx(np.nan_to_num(found), abs=1e-6)
 
+
+def test_signs_are_read_alike_from_sparse_and_dense_files():
+    z = sparse_matrix(signed=True)
+    images, dims = np.nonzero(z)
+    kinds = z, interpret.Entries(images, dims, z[images, dims], *z.shape)
+    first, second = (interpret.interpret(interpret.Embedding(kind, {"": LABELS}), "nonzero", False) for kind in kinds)
+    assert {key: first.numbers[key] for key in second.numbers} == pytest.approx(second.numbers)
+
+
+def test_ties_at_the_cut_do_not_follow_the_files_order():
+    z = np.random.default_rng(0).choice([-1.0, 1.0], (400, 20)).astype(np.float32)
+    y = np.arange(400) // 100  # sorted, as in many files
+    columns = interpret.interpret(interpret.Embedding(z, {"": y}), "top:0.05", False).columns
+    assert columns["adjusted"].mean() < 0.3
+
+
+def test_constant_dimensions_of_a_dense_embedding_are_dead():
+    z = np.abs(dense_matrix()) + 1
+    z[:, 4] = 0
+    found = interpret.interpret(interpret.Embedding(z), "top:0.1", False)
+    assert found.numbers["live_dims"] == N_DIMS - 1
 
 def test_the_whole_matrix_has_the_papers_geometry(z):
     rows, live = interpret.unit_rows(z), np.flatnonzero(np.abs(z).any(0))
@@ -599,7 +620,8 @@ def test_the_whole_matrix_has_the_papers_geometry(z):
     f = rows[:, live] / np.linalg.norm(rows[:, live], axis=0)
     corr = np.mean([abs(a @ b) for a, b in itertools.permutations(f.T, 2)])
     expected = {"l1": size.mean() / root, "hoyer": np.mean((root - size) / (root - 1)), "corr": corr}
-    assert interpret.of_matrix(z) == pytest.approx(expected, abs=1e-6)
+    found = interpret.interpret(interpret.Embedding(z), "nonzero", controls=False).numbers
+    assert {key: found[key] for key in expected} == pytest.approx(expected, abs=1e-6)
 
 
 def test_precision_at_k_is_the_loop():
