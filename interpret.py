@@ -381,7 +381,8 @@ def of_label(a: Activations, y: np.ndarray, chance: np.ndarray) -> dict[str, np.
     columns["ap"] = average_precision(a, y, columns["best"])
     for name in "class", "best", "f1", "phi", "ap":
         columns[name] = np.where(dead, np.nan, columns[name])
-    return columns
+    order = "class", "cons", "chance", "adjusted", "entropy", "bits", "best", "f1", "phi", "ap"
+    return {name: columns[name] for name in order}
 
 
 # ----------------------------------------------------------- what all dimensions say of a class
@@ -456,8 +457,8 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
 
 
 def probe_images(N: int, C: int) -> int:
-    """Images that the probes are fitted on: half of N, or as many as fit for C classes."""
-    return min(N // 2, 8 * CELLS // (C * max(PROBES)))
+    """Images that the probes are fitted on: half of N, at most 10,000, fewer for many classes."""
+    return min(N // 2, 10_000, 8 * CELLS // (C * max(PROBES)))
 
 
 def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.ndarray:

@@ -2117,9 +2117,9 @@ def test_a_study_records_what_is_not_recorded_and_goes_on_and_cells_are_means(tm
     kept = {path.name: report.record(path) for path in (tmp_path / "results").iterdir()}
     assert {name: (of["lp1"], of.get("cons")) for name, of in kept.items()} == {"a": (50, 7), "b": (50, None)}
     assert (tmp_path / "results" / "a" / "dimensions.csv").read_text() == (
-        "dimension,n,act,mean,mono,class,cons,entropy,bits,best,f1,phi,chance,adjusted,ap,duplicate\n"
-        "0,4,1,0.723607,0.368524,1,0.75,0.644611,0,1,0.857143,0,0.75,0,0.666667,0.408248\n"
-        "1,2,0.5,0.447214,0.368524,1,1,0,0,1,0.8,0.57735,0.735,1,0.916667,0.408248\n2,0,0,0,,,,,0,,,,,,,\n")
+        "dimension,n,act,mean,mono,class,cons,chance,adjusted,entropy,bits,best,f1,phi,ap,duplicate\n"
+        "0,4,1,0.723607,0.368524,1,0.75,0.75,0,0.644611,0,1,0.857143,0,0.666667,0.408248\n"
+        "1,2,0.5,0.447214,0.368524,1,1,0.735,1,0,0,1,0.8,0.57735,0.916667,0.408248\n2,0,0,0,,,,,,,0,,,,,\n")
     leave(folder := tmp_path / "runs" / "cifar100-cpu-a"), (seen := {})
     for epochs in 5, 5, 10:
         torch.save(dict(epochs=epochs), folder / "checkpoint.pt"), study.on_the_way(folder.name, seen)
