@@ -661,6 +661,26 @@ def test_rare_dimensions_do_not_count_above_chance():
     assert numbers["half_f1"] == 1  # the class that has a dimension of its own
 
 
+def test_classes_count_from_an_f1_of_one_half(monkeypatch, activations):
+    monkeypatch.setattr(interpret, "best_dimensions", lambda *_: np.array([0.45, 0.5, 0.9]))
+    columns = interpret.of_label(activations, LABELS, np.zeros(N_IMAGES))
+    assert interpret.label_numbers(activations, LABELS, columns)["half_f1"] == 2
+
+
+@pytest.mark.parametrize("rows, message", [
+    ([[1.0, 2.0, 3.0], [1.0, 2.0]], "the rows of column z differ in length"),
+    ([[1.0, 2.0], None], "column z has empty rows")], ids=["ragged", "empty"])
+def test_a_parquet_column_of_other_lengths_is_refused(tmp_path, rows, message):
+    pyarrow = pytest.importorskip("pyarrow")
+    importlib.import_module("pyarrow.parquet").write_table(pyarrow.table({"z": rows}), tmp_path / "z.parquet")
+    assert message in refused("interpret.py", tmp_path / "z.parquet")
+
+
+def test_phi_of_millions_of_images_does_not_overflow():
+    counts, sizes = np.array([[2_500_000], [0]]), np.array([2_500_000, 2_500_000])
+    assert interpret.matthews(counts, sizes)[:, 0].tolist() == pytest.approx([1, -1])
+
+
 def test_the_untrained_dictionary_is_of_centred_features():
     h = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
     first, shifted = (interpret.random_dictionary(x, 16, seed=0) for x in (h, h + 7))
