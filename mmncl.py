@@ -155,9 +155,12 @@ def measure_text(run, model, data, v, captions, names):
     embed = lambda texts: [torch.cat(x) for x in zip(*(model.read(w.to(v.device)) for w in numbered(texts).split(500)))]
     g, t = embed(captions)
     np.savez(run.folder / "text.npz", h=g.half().cpu().numpy(), z=t.half().cpu().numpy(), captions=np.array(captions))
-    labels = {"": data.y_test, "background_": data.background_test}
-    found = common.of_dimensions(t.cpu().numpy(), {key: y if y is None else y.cpu().numpy() for key, y in labels.items()},
-                                 g.cpu().numpy())
+    labels = {}
+    if data.y_test is not None:
+        labels[""] = data.y_test.cpu().numpy()
+    if data.background_test is not None:
+        labels["background_"] = data.background_test.cpu().numpy()
+    found = common.of_dimensions(t.cpu().numpy(), labels, g.cpu().numpy())
     metrics = {f"text_{name}": value for name, value in found.items()}
     caption = torch.from_numpy(np.unique(captions, return_inverse=True)[1]).to(v.device)  # (N,), equal for equal ones
     metrics["text_r1"], metrics["text_r5"] = recall(v, t, caption)  # the image asks, a caption answers
@@ -166,7 +169,8 @@ def measure_text(run, model, data, v, captions, names):
         if key in names:
             _, prompts = embed([prompt.format(name) for name in names[key]])
             said = common.neighbours(v, prompts, 1)[1][:, 0]
-            metrics[f"{key}zero_shot"] = 100 * (said == labels[key].to(v.device)).float().mean().item()
+            right = said.cpu().numpy() == labels[key]
+            metrics[f"{key}zero_shot"] = 100 * right.mean().item()
     return metrics
 
 
