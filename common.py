@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import ctypes
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -815,6 +816,75 @@ def table(method: str, metrics: dict) -> str:
     numbers = groups.pop("top") or metrics
     controls = {name: found for name, found in groups.items() if found}
     return f"{markdown(rows)}\n\n{interpret.table(numbers, controls)}"
+
+
+# ------------------------------------------------------------------------------ what tools/ need of finished runs
+def read_json(path: Path) -> dict:
+    """A file of JSON; BadInput where it is damaged."""
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise BadInput(f"{path} is damaged; delete it ({error})")
+
+
+def read_run(folder: Path) -> argparse.Namespace:
+    """A run's settings; BadInput for a folder without them."""
+    needed = {"method", "dataset", "data_root", "limit", "arch", "image_size", "min_scale", "crop"}
+    try:
+        settings = json.loads((folder / "config.json").read_text())
+        missing = needed - settings.keys()
+    except (OSError, ValueError, AttributeError) as error:
+        raise BadInput(f"{folder} is not a run of an image method ({type(error).__name__}: {error})")
+    if missing:
+        raise BadInput(f"{folder} is not a run of an image method (no {min(missing)} in config.json)")
+    return argparse.Namespace(**settings)
+
+
+def load_run(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
+    """The settings and the trained model, on the CPU, of a finished run of any method."""
+    run = read_run(folder)
+    if not (folder / "backbone.pt").exists():
+        raise BadInput(f"{folder} has no backbone.pt: the run has not finished")
+    checkpoint = load_checkpoint(folder / "checkpoint.pt")
+    try:
+        method = importlib.import_module(run.method)
+        model = method.network(run)
+        model.load_state_dict(checkpoint["model"])
+    except (ImportError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise BadInput(f"{folder} cannot be rebuilt from its settings ({type(error).__name__}: {error})")
+    return run, model
+
+
+def labelled(run: argparse.Namespace, root: str | None, task: str) -> Data:
+    """The data set of a run; BadInput where it does not have the labels of two classes, which the task needs."""
+    data = load_data(run.dataset, root or run.data_root, limit=run.limit)
+    if data.y_train is None or len(data.y_train.unique()) < 2:
+        raise BadInput(f"{task} needs labels of two classes or more, which {data.name} lacks")
+    return data
+
+
+def progress(items, what: str):
+    """Yield the items and say on standard error how far it is.
+
+    items: anything with a length. A terminal shows one line that rewrites itself; elsewhere there
+    is a line at the start and then one every ten seconds at most.
+    """
+    terminal = sys.stderr.isatty()
+    began = time.monotonic()
+    next_line = began
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if terminal or now >= next_line:
+            text = f"{what}: {done}/{len(items)}"
+            if done:
+                text += f", {(now - began) / done * (len(items) - done):.0f} s left"
+            if terminal:
+                text = f"\r\x1b[K{text}"
+            print(text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+            next_line = now + 10
+        yield item
+    if terminal:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def launch(main) -> None:

@@ -1760,7 +1760,7 @@ def test_an_autoencoder_takes_any_run_and_leaves_one_and_stability_is_the_cosine
     flags = "--epochs 4 --units 40 --topk 4 --batch-size 60 --checkpoint-every 1 --device cpu"
     for method in METHODS:
         inside(f"sae.py {flags}", whole / method, "--out", folder := tmp_path / f"{method}-sparsity-sae-4-seed1")
-        args, model = robustness.load(folder)
+        args, model = common.load_run(folder)
         h, z = common.features(model, common.load_data(args.dataset, args.data_root).x_test, 16)
         again = (z @ model.W_dec.T + model.b).detach() * model.scale + model.mean
         error, variance = ((h - other).square().sum(1).mean().item() for other in (again, h.mean(0)))

@@ -35,32 +35,6 @@ def balanced_subset(y: Tensor, share: float, seed: int) -> Tensor:
     return torch.cat([order[y[order] == c][:count] for c in classes])
 
 
-def read_json(path: Path) -> dict:
-    """A file of JSON; BadInput where it is damaged."""
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise common.BadInput(f"{path} is damaged; delete it ({error})")
-
-
-def read_run(folder: Path) -> argparse.Namespace:
-    """A run's settings; BadInput for a folder without them."""
-    try:
-        run = argparse.Namespace(**json.loads((folder / "config.json").read_text()))
-        run.method, run.dataset, run.data_root, run.limit, run.arch, run.image_size, run.min_scale, run.crop
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise common.BadInput(f"{folder} is not a run of an image method ({type(error).__name__}: {error})")
-    return run
-
-
-def labelled(run: argparse.Namespace, root: str | None, task: str) -> common.Data:
-    """The data set of a run; BadInput where it does not have the labels of two classes, which the task needs."""
-    data = common.load_data(run.dataset, root or run.data_root, limit=run.limit)
-    if data.y_train is None or len(data.y_train.unique()) < 2:
-        raise common.BadInput(f"{task} needs labels of two classes or more, which {data.name} lacks")
-    return data
-
-
 def backbone_of(folder: Path, run: argparse.Namespace, from_scratch: bool) -> tuple[nn.Module, int]:
     """The backbone of a run, with random weights if from_scratch, and d."""
     backbone, d = common.resnet(run.arch, run.image_size, getattr(run, "zero_init_residual", False))
@@ -152,8 +126,8 @@ def main(argv=None):
     if args.lr and len(args.lr) not in (1, len(args.labels)):
         raise common.BadInput(f"--lr has {len(args.lr)} values; give one, or one for each of --labels")
 
-    run = read_run(args.run)
-    data = labelled(run, args.data_root, "fine-tuning")
+    run = common.read_run(args.run)
+    data = common.labelled(run, args.data_root, "fine-tuning")
     path, rows = args.run / "finetune.json", [["start", "share", "labels", "rate", "top-1", "top-5"]]
     start = "scratch" if args.from_scratch else "finetune"
 
@@ -166,7 +140,7 @@ def main(argv=None):
         lr = args.lr[i % len(args.lr)] if args.lr else tuned_lr(new_backbone, data, chosen, run, args)
         model = finetune(*new_backbone(), data, chosen, run, args, lr)
         top1, top5 = accuracy(model, data.x_test, data.y_test, run.image_size)
-        found = read_json(path) if path.exists() else {}
+        found = common.read_json(path) if path.exists() else {}
         found |= {f"{start}_{part}_{name}": value for name, value in dict(top1=top1, top5=top5, lr=lr).items()}
         rows.append([start, f"{100 * part:g} %", str(len(chosen)), f"{lr:g}", f"{top1:.1f}", f"{top5:.1f}"])
         with common.replacing(path) as file:

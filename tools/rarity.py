@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from robustness import common, load
+from report import common
 import bayesncl
 import interpret
 import report
@@ -58,7 +58,7 @@ def behind_the_gate(folder: Path, data_root: str | None) -> dict[str, float]:
     """Of a run of bayesncl.py, on its test images: how many dimensions are dead, how many "rare", active on less than a
     thousandth of the images, and how many of either would be so without the gate; of the rare ones that the gate
     makes, medians of the share of images that they were active on and of the share of these that is left."""
-    run, model = load(folder)
+    run, model = common.load_run(folder)
     if run.method != "bayesncl" or run.similarity != "cosine":
         raise common.BadInput(f"{folder}: {run.method}.py; give runs of bayesncl.py with --similarity cosine")
     data, found = common.load_data(run.dataset, data_root or run.data_root), []

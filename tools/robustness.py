@@ -16,7 +16,6 @@ h_<corruption>_<severity>.
 """
 import argparse
 import functools
-import importlib
 import io
 import itertools
 import json
@@ -36,7 +35,6 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import shapes  # noqa: E402
-from finetune import labelled, read_json, read_run  # noqa: E402
 
 
 def by_pillow(change):
@@ -81,20 +79,6 @@ def corrupted(images: Tensor, kind: str, severity: int) -> Tensor:
     torch.manual_seed(severity)
     parts = (change(x.float() / 255, levels[severity - 1]) for x in images.cpu().split(1000))
     return torch.cat([(x.clamp(0, 1) * 255).byte() for x in parts])
-
-
-def load(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
-    """The settings and the trained model of a run of any method."""
-    run = read_run(folder)
-    if not (folder / "backbone.pt").exists():
-        raise common.BadInput(f"{folder} has no backbone.pt: the run has not finished")
-    weights = common.load_checkpoint(folder / "checkpoint.pt")
-    try:
-        model = importlib.import_module(run.method).network(run)
-        model.load_state_dict(weights["model"])
-    except (ImportError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise common.BadInput(f"{folder} cannot be rebuilt from its settings ({type(error).__name__}: {error})")
-    return run, model
 
 
 @functools.cache
@@ -147,7 +131,7 @@ def draw(folders: list[Path], path: str) -> None:
     for folder in folders:
         if (file := folder / "robustness.json").exists():
             row = re.sub(r"-seed\d+$", "", folder.resolve().name)  # all seeds of a row are one line
-            runs.setdefault(read_run(folder).dataset, {}).setdefault(row, []).append(read_json(file))
+            runs.setdefault(common.read_run(folder).dataset, {}).setdefault(row, []).append(common.read_json(file))
     if not runs:
         raise common.BadInput("none of these folders has a robustness.json")
     ratios = dict(width_ratios=[1] * len(CORRUPTIONS) + [2])
@@ -185,8 +169,8 @@ def main(argv=None):
     device = "cuda" if torch.cuda.is_available() else "cpu"
     rows = [["run", "e", *CORRUPTIONS, *SHIFTS]]
     for folder in args.runs:
-        run, model = load(folder)
-        found = measure(run, model.to(device), labelled(run, args.data_root, "a probe"), device)
+        run, model = common.load_run(folder)
+        found = measure(run, model.to(device), common.labelled(run, args.data_root, "a probe"), device)
         with common.replacing(folder / "robustness.json") as file:
             file.write(json.dumps(found, indent=1).encode() + b"\n")
         rows += [[folder.name, e, *(f"{found.get(f'{e}_{name}', math.nan):.1f}" for name in rows[0][2:])] for e in "hz"]

@@ -26,8 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from robustness import load  # noqa: E402
-
 import common  # noqa: E402
 import interpret  # noqa: E402
 
@@ -70,7 +68,7 @@ def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor, l
 
 def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float]:
     """The numbers of selection.json of the run in a folder."""
-    args, model = load(folder)
+    args, model = common.load_run(folder)
     model.to(device)
     data = common.load_data(args.dataset, data_root or args.data_root, limit=args.limit)
 

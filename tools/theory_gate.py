@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from robustness import common, load
+from report import common
 import bayesncl
 import report
 
@@ -175,7 +175,7 @@ def main(argv=None):
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     flags.add_argument("--out", default=time.strftime("runs/theory_gate-%Y%m%d-%H%M%S"), help="a new folder")
     args = flags.parse_args(argv)
-    loaded = {str(folder): load(folder) for folder in args.runs}
+    loaded = {str(folder): common.load_run(folder) for folder in args.runs}
     for name, (run, _) in loaded.items():
         if run.method not in ("ncl", "bayesncl") or run.loss != "ntxent":
             raise common.BadInput(f"{name}: {run.method}.py; give runs of ncl.py and bayesncl.py with NT-Xent")

@@ -1,0 +1,99 @@
+"""What the tests share: programs run as their users run them, and small runs to look at."""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+import common  # noqa: E402
+import shapes  # noqa: E402
+
+METHODS = ["simclr", "ncl", "bayesncl", "sparsehead", "simsiam", "nce", "mmncl", "lpjepa"]
+NEEDED_FLAGS = {  # of the runs below: variants that no other test trains
+    "bayesncl": "--gate gumbel --similarity ipw",
+    "sparsehead": "--base byol",
+    "lpjepa": "--noise gaussian",
+}
+
+
+def run_program(command, *more):
+    """Run a command line in this process, because importing torch anew takes seconds."""
+    name, *argv = [*shlex.split(command), *map(str, more)]
+    program = importlib.import_module(Path(name).stem)
+    common.launch(lambda: program.main(argv))
+
+
+def refusal(command, *more):
+    """The one line with which a program refuses a command, or what a function in it does."""
+    errors = io.StringIO()
+    with pytest.raises(SystemExit) as stop, contextlib.redirect_stderr(errors):
+        if callable(command):
+            common.launch(command)
+        else:
+            run_program(command, *more)
+    assert stop.value.code == 2
+    assert errors.getvalue().count("\n") == 1, errors.getvalue()
+    return errors.getvalue()
+
+
+def side_by_side(*commands):
+    """Run programs at the same time, a thread each; three keep two cores busy."""
+
+    def run(command):
+        alone = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run([sys.executable, *map(str, command)], cwd=ROOT, env=alone, check=True)
+
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(run, commands))
+
+
+def records(folder):
+    """metrics.jsonl of a run without its times: a dict for each epoch, and the final one."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    for line in found:
+        line.pop("images_per_s", None)
+        line.pop("seconds_train", None)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory):
+    """Flags of a run of a second: three epochs of four steps. few.npz has eight test images."""
+    root = tmp_path_factory.mktemp("data")
+    arrays = shapes.draw(240, 100)
+    np.savez(root / "tiny.npz", **arrays)
+    few = {name: a[:8] if "test" in name else a for name, a in arrays.items()}
+    np.savez(root / "few.npz", **few)
+    np.savez(root / "unlabelled.npz", x_train=arrays["x_train"], x_test=arrays["x_test"])
+    return (
+        f"--dataset tiny --preset shapes --data-root {root} --image-size 16 --epochs 3"
+        " --batch-size 60 --checkpoint-every 1 --device cpu"
+    )
+
+
+@pytest.fixture(scope="session")
+def runs(tiny, tmp_path_factory):
+    """A folder with a finished run of each method, by the method's name."""
+    root = tmp_path_factory.mktemp("runs")
+    for method in METHODS:
+        run_program(f"{method}.py {tiny} {NEEDED_FLAGS.get(method, '')} --out", root / method)
+    return root
