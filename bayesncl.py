@@ -1,173 +1,239 @@
-"""BayesNCL: NCL with a gate per dimension and image, which is meant to switch off dimensions that many images share.
+"""BayesNCL: NCL with a gate per dimension and image, to switch off what many images share.
 
-    α = sigmoid(gating(sg[h]) / T),  m = 1[α > ½] (straight-through),  L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
+    α = sigmoid(gating(sg[h]) / T)         keep probability of each dimension, for each image
+    m = 1[α > ½]                           straight-through: the gradient is that of α
+    L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))         sg: stop-gradient
 
-Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441; sg: stop-gradient.
-The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper (arXiv 2605.28441).
+Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441.
+The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
 
-    python bayesncl.py                                      the built-in data set, on a laptop
-    python bayesncl.py --dataset cifar100 --epochs 200      the paper's BayesNCL (STE) row; with --gate gumbel the other
+    python bayesncl.py                                                    the built-in data set
+    python bayesncl.py --dataset cifar100 --epochs 200                    the BayesNCL (STE) row
+    python bayesncl.py --dataset cifar100 --epochs 200 --gate gumbel      the other row
 
-Measured with the first command (results/shapes-bayesncl-seed*): linear probe 68.0 ± 2.3 %, Cons. 26.7 ± 2.3
-(mean ± std of seeds 1 to 5; 15 epochs in two minutes on one thread of an Intel Xeon, bf16, torch 2.15, 2026-11-23).
-The 200-epoch row has not been measured yet.
-
-Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. `shapes` and `default` are ours.
-3. z⁺ ⊙ m is normalised once, in the loss. 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
+Where we differ from the paper, besides what common.py lists:
+1. Embeddings are normalised with eps = 1e-2.
+2. The settings `shapes` and `default` are ours.
+3. z⁺ ⊙ m is normalised once, in the loss.
+4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
+5. The gates `logistic` and `soft` and the similarity `ipw` are ours, to ask what the gate does.
 """
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 import common
 
-EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+# ---------------------------------------------------------------------------------------- settings
+NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256, gate_hidden=2048)
+TRAINING = dict(
+    epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4, warmup=10.0
+)
+METHOD = dict(temperature=0.2, activation="rep_relu")
+GATE = dict(gate_lr=0.1, prior=0.8, kl_weight=3e-5)
+VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
+PAPER = NETWORK | TRAINING | METHOD | GATE | VIEWS  # the NCL authors' CIFAR recipe
 
-PAPER = dict(  # the NCL authors' CIFAR recipe, as in BayesNCL's paper
-    arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
-    warmup=10.0, temperature=0.2, head_hidden=2048, head_out=256,
-    activation="rep_relu",
-    gate_hidden=2048, gate_lr=0.1, prior=0.8, kl_weight=3e-5,
-    min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
+WIDE = dict(image_size=224, head_hidden=16384, head_out=2048, gate_hidden=16384)
+LONG = dict(epochs=100, batch_size=128, lr=0.15)  # lr: 0.3 for a batch of 256
+IMAGENET100 = PAPER | WIDE | LONG | dict(activation="relu")
+
+SMALL = dict(arch="resnet8", head_hidden=256, gate_hidden=256)
+FAST = dict(epochs=15, optimizer="adam", lr=3e-3, gate_lr=3e-2, weight_decay=0.0, warmup=0.75)
+SHARP = dict(min_scale=0.2, blur=0.0, crop="bilinear")
+SHAPES = PAPER | SMALL | FAST | SHARP
+
+MEDIUM = dict(head_hidden=512)
+SGD = dict(epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0)
+GENTLE = dict(min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear")
+DEFAULT = PAPER | MEDIUM | SGD | GENTLE  # any other data set, and short runs
+
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": PAPER,
     "cifar100": PAPER,
-    "imagenet100": PAPER | dict(
-        image_size=224, epochs=100, batch_size=128, lr=0.15, head_hidden=16384, head_out=2048,  # lr: 0.3 · 128/256
-        activation="relu",
-        gate_hidden=16384,
-    ),
-    "shapes": PAPER | dict(
-        arch="resnet8", epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75, head_hidden=256,
-        min_scale=0.2, blur=0.0, crop="bilinear",
-        gate_hidden=256, gate_lr=3e-2,
-    ),
-    "default": PAPER | dict(  # any other data set, and short runs: results/README.md
-        epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0, head_hidden=512,
-        min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear",
-    ),
+    "imagenet100": IMAGENET100,
+    "imagenet": IMAGENET100 | dict(arch="resnet50"),  # no paper has this row
+    "shapes": SHAPES,
+    "default": DEFAULT,
 }
-PRESETS["imagenet"] = PRESETS["imagenet100"] | dict(arch="resnet50")  # the ImageNet-100 recipe; no paper has this row
+
+# A row of norm 0 must not have its gradient divided by the usual 1e-12.
+EPS = 1e-2
 
 
+# ---------------------------------------------------------------------------------------- the loss
 def nt_xent(z1, z2, temperature):
-    """NT-Xent (SimCLR, Eq. 1) in nats of embeddings z1, z2 (N, K), not necessarily normalised: mean over 2N anchors."""
+    """NT-Xent (SimCLR, Eq. 1) in nats, the mean over 2N anchors.
+
+    z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
+    """
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
-        z = F.normalize(torch.cat([z1, z2]).float(), dim=1, eps=EPS)  # (2N, K)
-        logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)  # (2N, 2N), cosine / τ, not with itself
-    positive = torch.arange(len(z), device=z.device).roll(len(z1))  # view i's other view
+        z = torch.cat([z1, z2]).float()  # (2N, K)
+        z = F.normalize(z, dim=1, eps=EPS)
+        logits = z @ z.T / temperature  # (2N, 2N): cosines / τ
+        logits.fill_diagonal_(-torch.inf)  # a view is not compared with itself
+    positive = torch.arange(len(z), device=z.device).roll(len(z1))  # (2N,): the other view of each
     return F.cross_entropy(logits, positive)
 
 
-def spectral_loss(z1, z2):
-    """Spectral contrastive loss (HaoChen et al. 2021, arXiv 2106.04156) of embeddings z1, z2 (N, K), not normalised:
-    −2·mean_i z1_i·z2_i + mean_{i≠j} (z1_i·z2_j)². Of non-negative ones it is a non-negative matrix factorisation of
-    the normalised co-occurrence matrix (a theorem of NCL; test_all.py checks it)."""
-    n = len(z1)
-    with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
-        similarity = z1.float() @ z2.float().T  # (N, N)
-    squares = similarity.square()
-    return -2 * similarity.diagonal().mean() + (squares.sum() - squares.diagonal().sum()) / (n * (n - 1))
+def bernoulli_kl(alpha, rho):
+    """KL(Bern(α) ‖ Bern(ρ)) in nats: the sum over K dimensions, the mean over N images.
+
+    alpha: (N, K). Both probabilities are clamped to [0.01, 0.99].
+    """
+    alpha = alpha.float().clamp(0.01, 0.99)
+    rho = min(max(rho, 0.01), 0.99)
+    if_open = alpha * torch.log(alpha / rho)
+    if_closed = (1 - alpha) * torch.log((1 - alpha) / (1 - rho))
+    return (if_open + if_closed).sum(1).mean()
 
 
-ACTIVATIONS = {  # σ₊; rep_relu is ReLU forward and GELU backward, so that a unit that is off can come back
-    "rep_relu": lambda z: F.gelu(z) - F.gelu(z).detach() + F.relu(z).detach(), "relu": F.relu, "gelu": F.gelu,
-    "sigmoid": torch.sigmoid, "softplus": F.softplus, "exp": torch.exp, "leaky_relu": F.leaky_relu, "none": lambda z: z}
+# --------------------------------------------------------------------------------------- the model
+def rep_relu(z):
+    """ReLU forward and GELU backward, so that a unit that is off can come back."""
+    soft = F.gelu(z)
+    return soft - soft.detach() + F.relu(z).detach()
 
 
-def ste(alpha):
-    """Straight-through estimator, elementwise: m = 1[α > 0.5] forward, dm/dα = 1 backward: m_hard + α − sg[α]."""
-    return (alpha > 0.5).float() + (alpha - alpha.detach())
+ACTIVATIONS = {  # σ₊
+    "rep_relu": rep_relu,
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+    "softplus": F.softplus,
+    "exp": torch.exp,
+    "leaky_relu": F.leaky_relu,
+    "none": nn.Identity(),
+}
 
 
-def gate(logits, kind="ste", temperature=1.0, noise=False):
-    """Gate logits (N, K) → mask m and keep probabilities α = sigmoid(logits / T), (N, K) each. ste: m = 1[α > 0.5].
-    gumbel: with `noise` (training) a Gumbel variable is added to the logits, as in the authors' code; its mean of 0.58
-    favours open gates. logistic: the difference of two, mean 0. soft: m = α. none: m = 1, which is NCL."""
+def projection_head(kind, d, hidden, K):
+    """h (N, d) → z (N, K)."""
+    if kind == "mlp":
+        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
+    if kind == "linear":
+        return nn.Linear(d, K)
+    return nn.Identity()  # then K is d
+
+
+def gating_head(d, hidden, K, layers=2):
+    """h (N, d) → gate logits (N, K): linear layers with ReLU between them. The paper has two."""
+    if layers == 1:
+        return nn.Linear(d, K)
+    if layers == 2:
+        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
+    half = max(1, hidden // 2)
+    return nn.Sequential(
+        nn.Linear(d, hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, half),
+        nn.ReLU(),
+        nn.Linear(half, K),
+    )
+
+
+def straight_through(alpha):
+    """1[α > ½] forward, the identity backward."""
+    hard = (alpha > 0.5).float()
+    return hard + (alpha - alpha.detach())  # the bracket is 0, but its gradient is 1
+
+
+def gate(logits, kind="ste", temperature=1.0, training=False):
+    """Gate logits (N, K) → mask m (N, K) and keep probabilities α (N, K).
+
+    ste       m = 1[α > ½]                           the paper's first row
+    gumbel    the same of noisy logits in training   its second row
+    logistic  as gumbel, with noise of mean 0        ours
+    soft      m = α                                  ours
+    none      m = 1, which is NCL
+    """
     alpha = torch.sigmoid(logits / temperature)
     if kind == "none":
         return torch.ones_like(alpha), alpha.detach()
     if kind == "soft":
         return alpha, alpha
-    if kind == "ste" or not noise:
-        return ste(alpha), alpha
+    if kind == "ste" or not training:
+        return straight_through(alpha), alpha
+
     u = torch.rand_like(logits).clamp(1e-4, 1 - 1e-4)
-    drawn = u.logit() if kind == "logistic" else -(-u.log()).log()
-    return ste(torch.sigmoid((logits + drawn) / temperature)), alpha
-
-
-def bernoulli_kl(alpha, rho):
-    """KL(Bern(α) ‖ Bern(ρ)), nats, of α (N, K), both clamped to [.01, .99]: sum over dimensions, mean over batch."""
-    alpha, rho = alpha.float().clamp(0.01, 0.99), min(max(rho, 0.01), 0.99)
-    return (alpha * (alpha / rho).log() + (1 - alpha) * ((1 - alpha) / (1 - rho)).log()).sum(1).mean()
-
-
-def gating_head(d, hidden, K, layers=2):
-    """h (N, d) → gate logits (N, K): an MLP of 1, 2 (paper) or 3 linear layers, the second of three hidden/2 wide."""
-    widths = [d, *(hidden, max(1, hidden // 2))[: layers - 1], K]
-    linear = [nn.Linear(a, b) for a, b in zip(widths, widths[1:])]
-    return nn.Sequential(*[module for layer in linear for module in (layer, nn.ReLU())][:-1])  # no ReLU at the end
-
-
-def projection_head(kind, d, hidden, K):
-    """h (N, d) → z (N, K): mlp = Linear-ReLU-Linear, linear, or none (then K is d)."""
-    if kind == "mlp":
-        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
-    return nn.Linear(d, K) if kind == "linear" else nn.Identity()
+    if kind == "gumbel":
+        noise = -torch.log(-torch.log(u))  # as in the authors' code; its mean of 0.58 opens gates
+    else:
+        noise = torch.logit(u)
+    noisy = torch.sigmoid((logits + noise) / temperature)
+    return straight_through(noisy), alpha
 
 
 class BayesNCL(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d), embedding z⁺ ⊙ m, mask m, keep probabilities α, (N, K) each."""
+    """Images (N, 3, S, S) → h (N, d), z⁺ ⊙ m (N, K), m (N, K), α (N, K)."""
 
-    def __init__(self, backbone, head, gating, K, activation, kind, gate_temperature, detach=True, similarity="cosine"):
+    def __init__(self, args):
         super().__init__()
-        self.backbone, self.head = backbone, head
-        self.gating, self.activation, self.kind, self.gate_temperature = gating, activation, kind, gate_temperature
-        self.detach, self.similarity = detach, similarity
-        self.register_buffer("frequency", torch.ones(K))  # π, running share of images with z_k > 0
+        self.backbone, d = common.resnet(args.arch, args.image_size)
+        K = d if args.head == "none" else args.head_out
+        self.head = projection_head(args.head, d, args.head_hidden, K)
+        self.gating = gating_head(d, args.gate_hidden, K, args.gate_layers)
+        self.activation = ACTIVATIONS[args.activation]
+        self.args = args
+        self.register_buffer("frequency", torch.ones(K))  # running share of images with z_k > 0
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
-        z = ACTIVATIONS[self.activation](self.head(h).float())  # z⁺
-        if self.similarity == "ipw":  # cosine under Σ_k z_k z'_k / π_k
-            if self.training:
-                self.frequency.lerp_(common.gather((z > 0).float())[0].mean(0), 0.01)
-            z = z * self.frequency.clamp(min=0.01).rsqrt()
-        logits = self.gating(h.detach() if self.detach else h).float()
-        m, alpha = gate(logits, self.kind, self.gate_temperature, noise=self.training)
-        return h, z * m, m, alpha  # the loss normalises, once: each time divides an empty row's gradient by eps
+        z = self.head(h).float()  # (N, K)
+        z = self.activation(z)  # z⁺
+        if self.args.similarity == "ipw":
+            z = self.weighted_by_rarity(z)
+
+        features = h.detach() if self.args.detach else h
+        logits = self.gating(features).float()  # (N, K)
+        m, alpha = gate(logits, self.args.gate, self.args.gate_temperature, self.training)
+        # Not normalised here: the loss does it, once. Each time divides an empty row's gradient
+        # by EPS, and runs lost what they had learnt.
+        return h, z * m, m, alpha
+
+    def weighted_by_rarity(self, z):
+        """z_k / √π_k, by which the cosine sums z_k z'_k / π_k; π_k: how often z_k > 0.
+
+        Inverse probability weighting (ipw), ours: what many images share counts less.
+        """
+        if self.training:
+            (active,) = common.gather((z > 0).float())
+            self.frequency.lerp_(active.mean(0), 0.01)
+        return z * self.frequency.clamp(min=0.01).rsqrt()
 
 
-def network(args):
-    """The model that the settings of a run describe."""
-    backbone, d = common.resnet(args.arch, args.image_size)
-    K = d if args.head == "none" else args.head_out
-    head = projection_head(args.head, d, args.head_hidden, K)
-    gating = gating_head(d, args.gate_hidden, K, args.gate_layers)
-    return BayesNCL(backbone, head, gating, K, args.activation, args.gate, args.gate_temperature, args.detach,
-                    args.similarity)
+network = BayesNCL  # the name by which tools/ build the model of any method
 
 
+# ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
+    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    add, positive = flags.add_argument, common.within(0, kind=int)
-    add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2); the spectral loss has none")
-    add("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: HaoChen et al. 2021")
+    positive = common.within(0, kind=int)
+    add = flags.add_argument
+    add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
     add("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
-    add("--head-hidden", type=positive, help="its hidden units (paper: 2048; 16384 on ImageNet-100)")
-    add("--head-out", type=positive, help="its outputs K (paper: 256; 2048 on ImageNet-100)")
-    add("--activation", choices=ACTIVATIONS, help="σ₊ (paper: rep_relu on CIFAR, relu on ImageNet-100)")
-    add("--gate", choices=["ste", "gumbel", "logistic", "soft", "none"], default="ste", help="none is NCL")
-    add("--gate-layers", type=int, choices=[1, 2, 3], default=2, help="linear layers of the gating head (paper: 2)")
-    add("--gate-hidden", type=positive, help="hidden units of the gating head (paper: 2048; 16384 on ImageNet-100)")
-    add("--gate-lr", type=common.within(0), help="its peak learning rate (authors' CIFAR-100 command: 0.1)")
-    add("--gate-temperature", type=common.within(0), default=1.0, help="T of α = sigmoid(logits / T)")
-    add("--prior", type=common.within(0, 1), help="ρ, prior probability that a dimension is kept (authors: 0.8)")
-    add("--kl-weight", type=common.within(0, closed=True), help="λ of the KL term (authors' CIFAR-100: 3e-5)")
-    add("--no-detach", dest="detach", action="store_false", help="the gate's gradient reaches the backbone (ablation)")
-    add("--similarity", choices=["cosine", "ipw"], default="cosine", help="ipw, inverse probability: Σ z_k·z'_k / π_k")
+    add("--head-hidden", type=positive, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
+    add("--head-out", type=positive, help="its outputs K (paper: 256; ImageNet-100: 2048)")
+    add("--activation", choices=ACTIVATIONS, help="σ₊ (paper: rep_relu; ImageNet-100: relu)")
+    share = common.within(0, 1)
+    add("--gate", choices=["ste", "gumbel", "logistic", "soft", "none"], default="ste")
+    add(
+        "--gate-layers",
+        type=int,
+        choices=[1, 2, 3],
+        default=2,
+        help="of the gating head (paper: 2)",
+    )
+    add("--gate-hidden", type=positive, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
+    add("--gate-lr", type=common.within(0), help="its peak learning rate (authors: 0.1)")
+    add("--gate-temperature", type=common.within(0), default=1.0, help="T of α")
+    add("--prior", type=share, help="ρ, prior probability that a dimension is kept (authors: 0.8)")
+    add("--kl-weight", type=common.within(0, closed=True), help="λ of the KL term (authors: 3e-5)")
+    add("--no-detach", dest="detach", action="store_false", help="the gate trains the backbone too")
+    add("--similarity", choices=["cosine", "ipw"], default="cosine", help="ipw: see the class")
     return flags
 
 
@@ -176,35 +242,63 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
-    model = network(args).to(args.device, memory_format=torch.channels_last)
-    groups = [dict(params=[*model.backbone.parameters(), *model.head.parameters()]),
-              dict(params=model.gating.parameters(), lr=args.gate_lr)]
-    optimizer = common.OPTIMIZERS[args.optimizer](groups, lr=args.lr, weight_decay=args.weight_decay)
-    run = common.Run(args)
-    contrast = spectral_loss if args.loss == "spectral" else lambda z1, z2: nt_xent(z1, z2, args.temperature)
-    net = run.parallel(model)
-    both = run.compile(lambda v1, v2: (net(v1), net(v2)))  # two calls: BatchNorm sees one view at a time
-    two_views, criterion = run.compile(common.two_views), run.compile(contrast)
+    total = args.epochs * steps
+    warmup = args.warmup * steps
+    views = dict(
+        size=args.image_size,
+        min_scale=args.min_scale,
+        jitter=args.jitter,
+        gray=args.gray,
+        blur=args.blur,
+        crop=args.crop,
+    )
 
-    for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
+    model = network(args).to(args.device, memory_format=torch.channels_last)
+    Optimizer = common.OPTIMIZERS[args.optimizer]
+    others = [*model.backbone.parameters(), *model.head.parameters()]
+    gating = dict(params=list(model.gating.parameters()), lr=args.gate_lr)
+    groups = [dict(params=others), gating]  # the gate has a learning rate of its own
+    optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
+
+    run = common.Run(args)
+    net = run.parallel(model)
+
+    def contrast(z1, z2):
+        return nt_xent(z1, z2, args.temperature)
+
+    def both(v1, v2):
+        return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
+
+    two_views = run.compile(common.two_views)
+    both = run.compile(both)
+    contrast = run.compile(contrast)
+
+    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    for epoch in range(first, args.epochs):
         model.train()
         run.seed(epoch)
         log = []
-        for step, (images, _) in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
-            optimizer.zero_grad()
-            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
-                               blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                (h1, z1, m1, alpha1), (h2, z2, m2, alpha2) = both(v1, v2)
-            z1, z2, m1, alpha1, alpha2 = common.gather(z1, z2, m1, alpha1, alpha2)  # of all processes, with gradient
-            kl = (bernoulli_kl(alpha1, args.prior) + bernoulli_kl(alpha2, args.prior)) / 2
-            loss = criterion(z1, z2) + args.kl_weight * kl
+        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        for step, (images, _) in enumerate(batches, start=epoch * steps):
+            common.set_lr(optimizer, common.lr_at(step, total, warmup))
 
+            v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+                (_, z1, m1, alpha1), (_, z2, _, alpha2) = both(v1, v2)
+            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            z1, z2, m1, alpha1, alpha2 = common.gather(z1, z2, m1, alpha1, alpha2)
+
+            kl = (bernoulli_kl(alpha1, args.prior) + bernoulli_kl(alpha2, args.prior)) / 2
+            loss = contrast(z1, z2) + args.kl_weight * kl
+
+            optimizer.zero_grad()
             loss.backward()
-            common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()
-            log.append(dict(loss=loss.detach(), kl=kl.detach(), open=m1.detach().mean(), **common.health(z1)))
+
+            scalars = dict(loss=loss.detach(), kl=kl.detach(), open=m1.detach().mean())
+            log.append(scalars | common.health(z1))
         run.end_epoch(epoch, log, model, optimizer)
+
     if common.rank() == 0:
         metrics, *_ = common.evaluate(run, data, model)
         run.finish(metrics, model.backbone)

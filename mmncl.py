@@ -18,6 +18,7 @@ learns τ); 2. images are cropped, nothing else, because captions speak of place
 too); 3. normalisations use eps = 1e-2; 4. a caption is the mean of its words' vectors: their order is lost. A word's
 vector is found by its checksum among 8,191, so there is no vocabulary; of 1,000 words every ninth shares its vector.
 """
+
 import re
 import zlib
 from pathlib import Path
@@ -31,25 +32,61 @@ import common
 
 EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
 BUCKETS = 2**13  # word vectors; 0 is no word
-TEMPLATES = "a {}", "a photo of a {}", "a picture of a {}", "an image of a {}"  # captions made of names of classes
+TEMPLATES = (
+    "a {}",
+    "a photo of a {}",
+    "a picture of a {}",
+    "an image of a {}",
+)  # captions made of names of classes
 
 RECIPE = dict(  # ours; network and heads as NCL's
-    arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="adam", lr=1e-3, weight_decay=0.0,
-    warmup=10.0, temperature=0.1, head_hidden=2048, head_out=256, text_width=512,
+    arch="resnet18",
+    image_size=32,
+    epochs=200,
+    batch_size=256,
+    optimizer="adam",
+    lr=1e-3,
+    weight_decay=0.0,
+    warmup=10.0,
+    temperature=0.1,
+    head_hidden=2048,
+    head_out=256,
+    text_width=512,
     activation="rep_relu",
-    min_scale=0.6, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
+    min_scale=0.6,
+    jitter=0.0,
+    gray=0.0,
+    blur=0.0,
+    crop="bicubic",
+)
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": RECIPE,
     "cifar100": RECIPE,
-    "imagenet100": RECIPE | dict(
-        image_size=224, epochs=100, head_hidden=16384, head_out=2048,
+    "imagenet100": RECIPE
+    | dict(
+        image_size=224,
+        epochs=100,
+        head_hidden=16384,
+        head_out=2048,
         activation="relu",
     ),
-    "shapes": RECIPE | dict(
-        arch="resnet8", epochs=15, lr=3e-3, warmup=0.75, head_hidden=256, text_width=64, crop="bilinear",
+    "shapes": RECIPE
+    | dict(
+        arch="resnet8",
+        epochs=15,
+        lr=3e-3,
+        warmup=0.75,
+        head_hidden=256,
+        text_width=64,
+        crop="bilinear",
     ),
-    "default": RECIPE | dict(  # any other data set, and short runs
-        epochs=100, warmup=1.0, head_hidden=512, text_width=256, crop="bilinear",
+    "default": RECIPE
+    | dict(  # any other data set, and short runs
+        epochs=100,
+        warmup=1.0,
+        head_hidden=512,
+        text_width=256,
+        crop="bilinear",
     ),
 }
 PRESETS["imagenet"] = PRESETS["imagenet100"] | dict(arch="resnet50")
@@ -59,14 +96,25 @@ def info_nce(v, t, temperature):
     """Symmetric InfoNCE (CLIP) in nats of the embeddings of images v (N, K) and of their captions t (N, K), not
     necessarily normalised: mean over N images and N captions."""
     with torch.autocast(v.device.type, enabled=False):  # float32, whatever the caller's autocast
-        logits = F.normalize(v.float(), dim=1, eps=EPS) @ F.normalize(t.float(), dim=1, eps=EPS).T / temperature
+        logits = (
+            F.normalize(v.float(), dim=1, eps=EPS)
+            @ F.normalize(t.float(), dim=1, eps=EPS).T
+            / temperature
+        )
     own = torch.arange(len(v), device=v.device)
     return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
 
 
 ACTIVATIONS = {  # σ₊; rep_relu is ReLU forward and GELU backward, so that a unit that is off can come back
-    "rep_relu": lambda z: F.gelu(z) - F.gelu(z).detach() + F.relu(z).detach(), "relu": F.relu, "gelu": F.gelu,
-    "sigmoid": torch.sigmoid, "softplus": F.softplus, "exp": torch.exp, "leaky_relu": F.leaky_relu, "none": lambda z: z}
+    "rep_relu": lambda z: F.gelu(z) - F.gelu(z).detach() + F.relu(z).detach(),
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+    "softplus": F.softplus,
+    "exp": torch.exp,
+    "leaky_relu": F.leaky_relu,
+    "none": lambda z: z,
+}
 
 
 def projection_head(kind, d, hidden, K):
@@ -82,7 +130,12 @@ class MMNCL(nn.Module):
 
     def __init__(self, backbone, head, text_head, width, activation="rep_relu"):
         super().__init__()
-        self.backbone, self.head, self.text_head, self.activation = backbone, head, text_head, activation
+        self.backbone, self.head, self.text_head, self.activation = (
+            backbone,
+            head,
+            text_head,
+            activation,
+        )
         self.text = nn.EmbeddingBag(BUCKETS, width, mode="mean", padding_idx=0)
 
     def forward(self, x, words=None):
@@ -98,7 +151,10 @@ class MMNCL(nn.Module):
 def network(args):
     """The model that the settings of a run describe."""
     backbone, d = common.resnet(args.arch, args.image_size)
-    heads = [projection_head("mlp", inputs, args.head_hidden, args.head_out) for inputs in (d, args.text_width)]
+    heads = [
+        projection_head("mlp", inputs, args.head_hidden, args.head_out)
+        for inputs in (d, args.text_width)
+    ]
     return MMNCL(backbone, *heads, args.text_width, args.activation)
 
 
@@ -106,7 +162,9 @@ def numbered(captions):
     """N strings → the numbers of their words (N, L) int64, at most 64 of each, 0 behind the last."""
     words = [re.findall(r"[\w'-]+", caption.lower())[:64] or [""] for caption in captions]
     rows = [[1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in row] for row in words]
-    return nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True)
+    return nn.utils.rnn.pad_sequence(
+        [torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True
+    )
 
 
 def class_names(args, data):
@@ -115,8 +173,10 @@ def class_names(args, data):
     The first line of a file names class 0, the next class 1, whether the data set has such a class or not.
     """
     folder, names = Path(__file__).parent / "assets" / "classes", {}
-    files = {"": Path(args.classes or folder / f"{args.dataset}.txt"),
-             "background_": folder / f"{args.dataset}-backgrounds.txt"}
+    files = {
+        "": Path(args.classes or folder / f"{args.dataset}.txt"),
+        "background_": folder / f"{args.dataset}-backgrounds.txt",
+    }
     for key, classes in {"": data.classes, "background_": data.background_classes}.items():
         file = files[key]
         needed = file.exists() or (args.classes and key == "")
@@ -135,8 +195,12 @@ def captions_of(data, names):
     if data.captions_train is not None:
         return data.captions_train.tolist(), data.captions_test.tolist()
     if "" not in names:
-        raise common.BadInput(f"{data.name} lacks captions_train and captions_test, or labels and a file for --classes")
-    write = lambda y: [TEMPLATES[i % len(TEMPLATES)].format(names[""][c]) for i, c in enumerate(y.tolist())]
+        raise common.BadInput(
+            f"{data.name} lacks captions_train and captions_test, or labels and a file for --classes"
+        )
+    write = lambda y: [
+        TEMPLATES[i % len(TEMPLATES)].format(names[""][c]) for i, c in enumerate(y.tolist())
+    ]
     return write(data.y_train), write(data.y_test)
 
 
@@ -152,9 +216,16 @@ def recall(queries, targets, caption):
 def measure_text(run, model, data, v, captions, names):
     """Retrieval, zero-shot accuracy and the text's own numbers, of embeddings v (N, K) of the test images and their
     captions, whose g, t⁺ and text go to text.npz."""
-    embed = lambda texts: [torch.cat(x) for x in zip(*(model.read(w.to(v.device)) for w in numbered(texts).split(500)))]
+    embed = lambda texts: [
+        torch.cat(x) for x in zip(*(model.read(w.to(v.device)) for w in numbered(texts).split(500)))
+    ]
     g, t = embed(captions)
-    np.savez(run.folder / "text.npz", h=g.half().cpu().numpy(), z=t.half().cpu().numpy(), captions=np.array(captions))
+    np.savez(
+        run.folder / "text.npz",
+        h=g.half().cpu().numpy(),
+        z=t.half().cpu().numpy(),
+        captions=np.array(captions),
+    )
     labels = {}
     if data.y_test is not None:
         labels[""] = data.y_test.cpu().numpy()
@@ -162,8 +233,12 @@ def measure_text(run, model, data, v, captions, names):
         labels["background_"] = data.background_test.cpu().numpy()
     found = common.of_dimensions(t.cpu().numpy(), labels, g.cpu().numpy())
     metrics = {f"text_{name}": value for name, value in found.items()}
-    caption = torch.from_numpy(np.unique(captions, return_inverse=True)[1]).to(v.device)  # (N,), equal for equal ones
-    metrics["text_r1"], metrics["text_r5"] = recall(v, t, caption)  # the image asks, a caption answers
+    caption = torch.from_numpy(np.unique(captions, return_inverse=True)[1]).to(
+        v.device
+    )  # (N,), equal for equal ones
+    metrics["text_r1"], metrics["text_r5"] = recall(
+        v, t, caption
+    )  # the image asks, a caption answers
     metrics["image_r1"], metrics["image_r5"] = recall(t, v, caption)
     for key, prompt in ("", "a {}"), ("background_", "on {}"):
         if key in names:
@@ -180,11 +255,23 @@ def parser():
     flags.image_flags(PRESETS)
     add, positive = flags.add_argument, common.within(0, kind=int)
     add("--temperature", type=common.within(0), help="τ of InfoNCE")
-    add("--head-hidden", type=positive, help="hidden units of both projectors (NCL: 2048; 16384 on ImageNet-100)")
+    add(
+        "--head-hidden",
+        type=positive,
+        help="hidden units of both projectors (NCL: 2048; 16384 on ImageNet-100)",
+    )
     add("--head-out", type=positive, help="their outputs K (NCL: 256; 2048 on ImageNet-100)")
     add("--text-width", type=positive, help="length of a word's vector")
-    add("--activation", choices=ACTIVATIONS, help="σ₊ (NCL: rep_relu on CIFAR, relu on ImageNet-100); none is CLIP")
-    add("--classes", metavar="FILE", help="the names of the classes, one a line, for captions and prompts")
+    add(
+        "--activation",
+        choices=ACTIVATIONS,
+        help="σ₊ (NCL: rep_relu on CIFAR, relu on ImageNet-100); none is CLIP",
+    )
+    add(
+        "--classes",
+        metavar="FILE",
+        help="the names of the classes, one a line, for captions and prompts",
+    )
     return flags
 
 
@@ -197,21 +284,34 @@ def main(argv=None):
     names = class_names(args, data)
     captions, captions_test = captions_of(data, names)
     model = network(args).to(args.device, memory_format=torch.channels_last)
-    optimizer = common.OPTIMIZERS[args.optimizer](model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+    optimizer = common.OPTIMIZERS[args.optimizer](
+        model.parameters(), lr=args.lr, weight_decay=args.weight_decay
+    )
     run = common.Run(args)
     net, words = run.compile(run.parallel(model)), numbered(captions).to(args.device)
     criterion = run.compile(lambda v, t: info_nce(v, t, args.temperature))
-    one_view = run.compile(lambda x, **options: common.normalise(common.augment(x, args.image_size, **options)))
+    one_view = run.compile(
+        lambda x, **options: common.normalise(common.augment(x, args.image_size, **options))
+    )
 
-    for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
+    for epoch in range(
+        run.restore(model, optimizer), args.epochs
+    ):  # from the first that is not done yet
         model.train()
         run.seed(epoch)
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, index) in enumerate(batches, epoch * steps):
             optimizer.zero_grad()
-            x = one_view(images, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray, blur=args.blur,
-                         crop=args.crop, flip=0.0)  # (N, 3, S, S)
+            x = one_view(
+                images,
+                min_scale=args.min_scale,
+                jitter=args.jitter,
+                gray=args.gray,
+                blur=args.blur,
+                crop=args.crop,
+                flip=0.0,
+            )  # (N, 3, S, S)
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
                 h, v, g, t = net(x, words[index])
             v, t = common.gather(v, t)  # of all processes, with gradient
@@ -226,7 +326,13 @@ def main(argv=None):
         metrics, h, v = common.evaluate(run, data, model)
         found = measure_text(run, model, data, v, captions_test, names)
         run.finish(metrics | found, model.backbone)
-        print(", ".join(f"{name} {found[name]:.1f}" for name in found if re.search("_r[15]$|zero_shot", name)))
+        print(
+            ", ".join(
+                f"{name} {found[name]:.1f}"
+                for name in found
+                if re.search("_r[15]$|zero_shot", name)
+            )
+        )
 
 
 if __name__ == "__main__":

@@ -1,106 +1,133 @@
-"""SimCLR: two views of an image attract each other and repel the views of all other images in the batch.
+"""SimCLR: two views of an image attract each other and repel the views of all other images.
 
-    L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) ),  j: i's other view
+    L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) )
+    j: the other view of i's image
 
-Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations", arXiv 2002.05709, Eq. (1).
+Chen, Kornblith, Norouzi, Hinton, "A Simple Framework for Contrastive Learning of Visual
+Representations", ICML 2020, arXiv 2002.05709, Eq. (1).
 The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper (arXiv 2605.28441).
 
     python simclr.py                                     the built-in data set, on a laptop
     python simclr.py --dataset cifar100 --epochs 200     the papers' CL row
 
-Measured with the first command (results/shapes-simclr-seed*): linear probe 70.4 ± 1.8 %, Cons. 10.0
-(mean ± std of seeds 1 to 5; 15 epochs in two minutes on one thread of an Intel Xeon, bf16, torch 2.15, 2026-11-23).
-The 200-epoch row has not been measured yet.
-
-Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. `shapes` and `default` are ours.
+Where we differ from the paper, besides what common.py lists:
+1. Embeddings are normalised with eps = 1e-2.
+2. The settings `shapes` and `default` are ours.
 """
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 import common
 
-EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+# ---------------------------------------------------------------------------------------- settings
+NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256)
+TRAINING = dict(
+    epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4, warmup=10.0
+)
+METHOD = dict(temperature=0.2)
+VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
+PAPER = NETWORK | TRAINING | METHOD | VIEWS  # the NCL authors' CIFAR recipe
 
-PAPER = dict(  # the NCL authors' CIFAR recipe, as in BayesNCL's paper
-    arch="resnet18", image_size=32, epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4,
-    warmup=10.0, temperature=0.2, head_hidden=2048, head_out=256,
-    min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
+WIDE = dict(image_size=224, head_hidden=16384, head_out=2048)
+LONG = dict(epochs=100, batch_size=128, lr=0.15)  # lr: 0.3 for a batch of 256
+IMAGENET100 = PAPER | WIDE | LONG
+
+SMALL = dict(arch="resnet8", head_hidden=256)
+FAST = dict(epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75)
+SHARP = dict(min_scale=0.2, blur=0.0, crop="bilinear")
+SHAPES = PAPER | SMALL | FAST | SHARP
+
+MEDIUM = dict(head_hidden=512)
+SGD = dict(epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0)
+GENTLE = dict(min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear")
+DEFAULT = PAPER | MEDIUM | SGD | GENTLE  # any other data set, and short runs
+
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": PAPER,
     "cifar100": PAPER,
-    "imagenet100": PAPER | dict(
-        image_size=224, epochs=100, batch_size=128, lr=0.15, head_hidden=16384, head_out=2048,  # lr: 0.3 · 128/256
-    ),
-    "shapes": PAPER | dict(
-        arch="resnet8", epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75, head_hidden=256,
-        min_scale=0.2, blur=0.0, crop="bilinear",
-    ),
-    "default": PAPER | dict(  # any other data set, and short runs: results/README.md
-        epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0, head_hidden=512,
-        min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear",
-    ),
+    "imagenet100": IMAGENET100,
+    "imagenet": IMAGENET100 | dict(arch="resnet50"),  # no paper has this row
+    "shapes": SHAPES,
+    "default": DEFAULT,
 }
-PRESETS["imagenet"] = PRESETS["imagenet100"] | dict(arch="resnet50")  # the ImageNet-100 recipe; no paper has this row
+
+# A row of norm 0 must not have its gradient divided by the usual 1e-12.
+EPS = 1e-2
 
 
+# ---------------------------------------------------------------------------------------- the loss
 def nt_xent(z1, z2, temperature):
-    """NT-Xent (SimCLR, Eq. 1) in nats of embeddings z1, z2 (N, K), not necessarily normalised: mean over 2N anchors."""
+    """NT-Xent (SimCLR, Eq. 1) in nats, the mean over 2N anchors.
+
+    z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
+    """
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
-        z = F.normalize(torch.cat([z1, z2]).float(), dim=1, eps=EPS)  # (2N, K)
-        logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)  # (2N, 2N), cosine / τ, not with itself
-    positive = torch.arange(len(z), device=z.device).roll(len(z1))  # view i's other view
+        z = torch.cat([z1, z2]).float()  # (2N, K)
+        z = F.normalize(z, dim=1, eps=EPS)
+        logits = z @ z.T / temperature  # (2N, 2N): cosines / τ
+        logits.fill_diagonal_(-torch.inf)  # a view is not compared with itself
+    positive = torch.arange(len(z), device=z.device).roll(len(z1))  # (2N,): the other view of each
     return F.cross_entropy(logits, positive)
 
 
 def spectral_loss(z1, z2):
-    """Spectral contrastive loss (HaoChen et al. 2021, arXiv 2106.04156) of embeddings z1, z2 (N, K), not normalised:
-    −2·mean_i z1_i·z2_i + mean_{i≠j} (z1_i·z2_j)². Of non-negative ones it is a non-negative matrix factorisation of
-    the normalised co-occurrence matrix (a theorem of NCL; test_all.py checks it)."""
+    """The spectral contrastive loss of HaoChen et al. 2021, arXiv 2106.04156.
+
+    −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
+    Of non-negative embeddings it is a non-negative matrix factorisation of the normalised
+    co-occurrence matrix of views (a theorem of NCL; test_all.py checks it).
+    """
     n = len(z1)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         similarity = z1.float() @ z2.float().T  # (N, N)
+    positives = similarity.diagonal()  # (N,)
     squares = similarity.square()
-    return -2 * similarity.diagonal().mean() + (squares.sum() - squares.diagonal().sum()) / (n * (n - 1))
+    negatives = squares.sum() - squares.diagonal().sum()
+    return -2 * positives.mean() + negatives / (n * (n - 1))
 
 
+# --------------------------------------------------------------------------------------- the model
 def projection_head(kind, d, hidden, K):
-    """h (N, d) → z (N, K): mlp = Linear-ReLU-Linear, linear, or none (then K is d)."""
+    """h (N, d) → z (N, K)."""
     if kind == "mlp":
         return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
-    return nn.Linear(d, K) if kind == "linear" else nn.Identity()
+    if kind == "linear":
+        return nn.Linear(d, K)
+    return nn.Identity()  # then K is d
 
 
 class SimCLR(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d), embedding (N, K)."""
+    """Images (N, 3, S, S) → h (N, d), z (N, K)."""
 
-    def __init__(self, backbone, head):
+    def __init__(self, args):
         super().__init__()
-        self.backbone, self.head = backbone, head
+        self.backbone, d = common.resnet(args.arch, args.image_size)
+        K = d if args.head == "none" else args.head_out
+        self.head = projection_head(args.head, d, args.head_hidden, K)
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
-        return h, self.head(h)
+        z = self.head(h)  # (N, K)
+        return h, z
 
 
-def network(args):
-    """The model that the settings of a run describe."""
-    backbone, d = common.resnet(args.arch, args.image_size)
-    K = d if args.head == "none" else args.head_out
-    head = projection_head(args.head, d, args.head_hidden, K)
-    return SimCLR(backbone, head)
+network = SimCLR  # the name by which tools/ build the model of any method
 
 
+# ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
+    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    add, positive = flags.add_argument, common.within(0, kind=int)
-    add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2); the spectral loss has none")
-    add("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: HaoChen et al. 2021")
+    positive = common.within(0, kind=int)
+    add = flags.add_argument
+    add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
+    add("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: it has no τ")
     add("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
-    add("--head-hidden", type=positive, help="its hidden units (paper: 2048; 16384 on ImageNet-100)")
-    add("--head-out", type=positive, help="its outputs K (paper: 256; 2048 on ImageNet-100)")
+    add("--head-hidden", type=positive, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
+    add("--head-out", type=positive, help="its outputs K (paper: 256; ImageNet-100: 2048)")
     return flags
 
 
@@ -109,32 +136,59 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
-    model = network(args).to(args.device, memory_format=torch.channels_last)
-    optimizer = common.OPTIMIZERS[args.optimizer](model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
-    run = common.Run(args)
-    contrast = spectral_loss if args.loss == "spectral" else lambda z1, z2: nt_xent(z1, z2, args.temperature)
-    net = run.parallel(model)
-    both = run.compile(lambda v1, v2: (net(v1), net(v2)))  # two calls: BatchNorm sees one view at a time
-    two_views, criterion = run.compile(common.two_views), run.compile(contrast)
+    total = args.epochs * steps
+    warmup = args.warmup * steps
+    views = dict(
+        size=args.image_size,
+        min_scale=args.min_scale,
+        jitter=args.jitter,
+        gray=args.gray,
+        blur=args.blur,
+        crop=args.crop,
+    )
 
-    for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
+    model = network(args).to(args.device, memory_format=torch.channels_last)
+    Optimizer = common.OPTIMIZERS[args.optimizer]
+    optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+
+    run = common.Run(args)
+    net = run.parallel(model)
+
+    def contrast(z1, z2):
+        if args.loss == "spectral":
+            return spectral_loss(z1, z2)
+        return nt_xent(z1, z2, args.temperature)
+
+    def both(v1, v2):
+        return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
+
+    two_views = run.compile(common.two_views)
+    both = run.compile(both)
+    contrast = run.compile(contrast)
+
+    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    for epoch in range(first, args.epochs):
         model.train()
         run.seed(epoch)
         log = []
-        for step, (images, _) in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
-            optimizer.zero_grad()
-            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
-                               blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                (h1, z1), (h2, z2) = both(v1, v2)
-            z1, z2 = common.gather(z1, z2)  # of all processes, with gradient
-            loss = criterion(z1, z2)
+        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        for step, (images, _) in enumerate(batches, start=epoch * steps):
+            common.set_lr(optimizer, common.lr_at(step, total, warmup))
 
+            v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+                (_, z1), (_, z2) = both(v1, v2)
+            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            z1, z2 = common.gather(z1, z2)
+            loss = contrast(z1, z2)
+
+            optimizer.zero_grad()
             loss.backward()
-            common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()
+
             log.append(dict(loss=loss.detach(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)
+
     if common.rank() == 0:
         metrics, *_ = common.evaluate(run, data, model)
         run.finish(metrics, model.backbone)
