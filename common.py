@@ -1256,7 +1256,7 @@ class Run:
         write_json(path, settings)
 
     def seed(self, epoch: int) -> None:
-        """What an epoch draws depends on seed, epoch and process alone, so that resumed runs agree."""
+        """What an epoch draws depends on seed, epoch and process alone: resumed runs agree."""
         torch.manual_seed((self.args.seed * 10_007 + epoch) * 10_007 + rank())
         self.start = time.perf_counter()
 
@@ -1350,7 +1350,7 @@ def table(method: str, metrics: dict) -> str:
     return f"{markdown(rows)}\n\n{interpret.table(numbers, controls)}"
 
 
-# ------------------------------------------------------------------ what tools need of finished runs
+# ----------------------------------------------------------------- what tools need of finished runs
 def read_json(path: Path) -> dict:
     """A file of JSON; BadInput where it is damaged."""
     try:
@@ -1391,7 +1391,7 @@ def load_run(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
 
 
 def labelled(run: argparse.Namespace, root: str | None, task: str) -> Data:
-    """The data set of a run; BadInput where it lacks labels of two classes, which the task needs."""
+    """The data set of a run; BadInput where it lacks labels of two classes for the task."""
     data = load_data(run.dataset, root or run.data_root, limit=run.limit)
     if data.y_train is None or len(data.y_train.unique()) < 2:
         raise BadInput(f"{task} needs labels of two classes or more, which {data.name} lacks")
