@@ -1,27 +1,29 @@
-"""Rectified LpJEPA: two views of an image are drawn together while the embeddings as a whole are held to a distribution
-that is sparse and not negative. How sparse is aimed at through μ.
+"""Rectified LpJEPA: two views are drawn together, and embeddings are held to a sparse distribution.
 
-    z = ReLU(projector(h)),   L = η · mean (z₁ − z₂)² + λ · ½ Σ_views SW₂²(z, ReLU(μ + ε)),   ε: Laplace, variance 1
+    z = ReLU(projector(h))
+    L = η · mean (z₁ − z₂)² + λ · ½ Σ_views SW₂²(z, ReLU(μ + ε))
+    ε: Laplace, variance 1;  SW₂²: the squared 2-Wasserstein distance along random directions
 
-SW₂² is the squared 2-Wasserstein distance along random directions. In hundreds of dimensions projections are nearly
-normal, so that it sees means and covariances and hardly the shape (a test): the share of active entries follows μ
-because both are rectified, and not exactly (results/README.md).
+The lower μ, the sparser. In hundreds of dimensions projections are nearly normal, so that SW₂² sees
+means and covariances and hardly the shape: the share of active entries follows μ because both sides
+are rectified, and not exactly.
 
-Kuang, Dagade, Rudner, Balestriero, LeCun, "Rectified LpJEPA: Joint-Embedding Predictive Architectures with Sparse and
-Maximum-Entropy Representations", ICML 2026, arXiv 2602.01456. The recipe is that of the authors' CIFAR-100 script.
+Kuang, Dagade, Rudner, Balestriero, LeCun, "Rectified LpJEPA: Joint-Embedding Predictive
+Architectures with Sparse and Maximum-Entropy Representations", ICML 2026, arXiv 2602.01456.
+The recipe is that of the authors' CIFAR-100 script.
 
-    python lpjepa.py                                     the built-in data set, on a laptop
-    python lpjepa.py --mu -2                             aims at 3 % active entries (expected_active), not at 10 %
-    python lpjepa.py --dataset cifar100                  the authors' recipe, 1000 epochs, which we have not run
+    python lpjepa.py                         the built-in data set, on a laptop
+    python lpjepa.py --mu -2                 aims at 3 % active entries, not at 10 %
+    python lpjepa.py --dataset cifar100      the authors' recipe, 1000 epochs
 
-Measured with the first command (results/shapes-sparsity-lpjepa-16-seed*): linear probe 69.5 ± 1.4 %, 5.3 % of the
-entries active (mean ± std of seeds 1 to 4; 15 epochs in 119 to 138 s on one thread of an Intel Xeon, bf16,
-torch 2.15, 2026-11-22).
-
-Differences from the authors' code: common.py's, and 1. no solarisation (theirs: a tenth of the views), one strength of
-jitter for all colours (theirs: saturation 0.2); 2. under torchrun all processes draw the same projections and targets;
-3. of the shapes of ε those with p = 1 and 2, Laplace and Gaussian; 4. `shapes` and `default` are ours.
+Where we differ from the authors' code, besides what common.py lists:
+1. No solarisation (theirs: a tenth of the views).
+2. One strength of jitter for all colours (theirs: saturation 0.2).
+3. Under torchrun all processes draw the same directions and targets.
+4. Of the shapes of ε those with p = 1 and p = 2, Laplace and Gaussian.
+5. The settings `shapes` and `default` are ours.
 """
+
 import math
 
 import torch
@@ -30,86 +32,130 @@ import torch.nn.functional as F
 
 import common
 
-PAPER = dict(  # the authors' script for CIFAR-100
-    arch="resnet18", image_size=32, epochs=1000, batch_size=256, optimizer="lars", lr=0.03, weight_decay=1e-4,
-    warmup=10.0, mu=0.0, invariance_weight=25.0, match_weight=250.0, projections=8192, head_hidden=512, head_out=512,
-    min_scale=0.2, jitter=0.4, gray=0.2, blur=0.0, crop="bicubic")
+# ---------------------------------------------------------------------------------------- settings
+NETWORK = dict(arch="resnet18", image_size=32, head_hidden=512, head_out=512)
+TRAINING = dict(
+    epochs=1000, batch_size=256, optimizer="lars", lr=0.03, weight_decay=1e-4, warmup=10.0
+)
+METHOD = dict(mu=0.0, invariance_weight=25.0, match_weight=250.0, projections=8192)
+VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.2, blur=0.0, crop="bicubic")
+PAPER = NETWORK | TRAINING | METHOD | VIEWS  # the authors' script for CIFAR-100
+
+WIDE = dict(arch="resnet50", image_size=224, head_hidden=2048, head_out=2048)
+HALF = dict(batch_size=128, lr=0.0825, match_weight=125.0)  # lr: 0.165 for a batch of 256
+IMAGENET100 = PAPER | WIDE | HALF | dict(blur=0.5)
+
+SPARSE = dict(mu=-1.15, match_weight=125.0, projections=512, head_out=256)
+SMALL = dict(arch="resnet8")
+FAST = dict(epochs=15, optimizer="adam", lr=6e-3, weight_decay=0.0, warmup=0.75)
+STRONG = dict(jitter=0.8, crop="bilinear")
+SHAPES = PAPER | SPARSE | SMALL | FAST | STRONG
+
+ADAM = dict(epochs=100, batch_size=128, optimizer="adam", lr=2e-3, weight_decay=0.0, warmup=1.0)
+GENTLE = dict(jitter=0.5, crop="bilinear")
+DEFAULT = PAPER | SPARSE | ADAM | GENTLE  # any other data set, and short runs
+
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": PAPER,  # the authors' script is for CIFAR-100 alone
     "cifar100": PAPER,
-    "imagenet100": PAPER | dict(
-        arch="resnet50", image_size=224, batch_size=128, lr=0.0825, match_weight=125.0, head_hidden=2048,
-        head_out=2048, blur=0.5,  # lr: 0.165 · 128/256
-    ),
-    "shapes": PAPER | dict(
-        arch="resnet8", epochs=15, optimizer="adam", lr=6e-3, weight_decay=0.0, warmup=0.75, mu=-1.15,
-        match_weight=125.0, projections=512, head_out=256, jitter=0.8, crop="bilinear",
-    ),
-    "default": PAPER | dict(  # any other data set, and short runs
-        epochs=100, batch_size=128, optimizer="adam", lr=2e-3, weight_decay=0.0, warmup=1.0, mu=-1.15,
-        match_weight=125.0, projections=512, head_out=256, jitter=0.5, crop="bilinear",
-    ),
+    "imagenet100": IMAGENET100,
+    "imagenet": IMAGENET100,  # no paper has this row
+    "shapes": SHAPES,
+    "default": DEFAULT,
 }
-PRESETS["imagenet"] = PRESETS["imagenet100"]  # the ImageNet-100 recipe; no paper has this row
 
 
-NOISE = {  # ε, of variance 1: its quantiles, and the probability that it is below μ
-    "laplace": (lambda u: (u - 0.5).sign() * -torch.log1p(-(2 * u - 1).abs()) / 2**0.5,
-                lambda mu: 0.5 + math.copysign(0.5 - 0.5 * math.exp(-abs(mu) * 2**0.5), mu)),
-    "gaussian": (lambda u: torch.erfinv(2 * u - 1) * 2**0.5, lambda mu: 0.5 + 0.5 * math.erf(mu / 2**0.5))}
-
-
+# ---------------------------------------------------------------------------------------- the loss
 def expected_active(mu, noise="laplace"):
-    """P(ReLU(μ + ε) > 0): the share of active entries that the loss aims at."""
-    return NOISE[noise][1](mu)
+    """P(ReLU(μ + ε) > 0), the share of active entries that the loss aims at. ε has variance 1."""
+    if noise == "gaussian":
+        return 0.5 + 0.5 * math.erf(mu / 2**0.5)
+    beyond = 0.5 * math.exp(-abs(mu) * 2**0.5)  # P(ε > |μ|)
+    return 0.5 + math.copysign(0.5 - beyond, mu)
 
 
 def rectified_samples(u, mu, noise="laplace"):
-    """Random numbers u, uniform on [0, 1) → as many samples of ReLU(μ + ε), the rectified (generalised) Gaussian."""
-    return F.relu(mu + NOISE[noise][0](u))
+    """Random numbers u, uniform on [0, 1) → as many samples of ReLU(μ + ε).
+
+    The paper's rectified (generalised) Gaussian. ε is the quantile u of noise of variance 1.
+    """
+    centred = 2 * u - 1  # uniform on [−1, 1)
+    if noise == "gaussian":
+        epsilon = torch.erfinv(centred) * 2**0.5
+    else:
+        epsilon = centred.sign() * -torch.log1p(-centred.abs()) / 2**0.5
+    return F.relu(mu + epsilon)
 
 
 def sliced_wasserstein(z, target, directions):
-    """Squared 2-Wasserstein distance between the rows of z and of target, (N, K) each, along directions (P, K) of norm
-    1: the mean over these. In one dimension the best plan pairs the values in their order. (The paper's RDMReg.)"""
+    """The squared 2-Wasserstein distance along directions, the mean over these: the paper's RDMReg.
+
+    z, target: (N, K), the rows of which are compared as two sets
+    directions: (P, K), of norm 1
+    """
     with torch.autocast(z.device.type, enabled=False):  # float32, whatever the caller's autocast
-        z, target = directions @ z.float().T, directions @ target.float().T  # (P, N)
+        z = directions @ z.float().T  # (P, N)
+        target = directions @ target.float().T  # (P, N)
+    # In one dimension the best plan pairs the values in their order.
     return F.mse_loss(z.sort(1).values, target.sort(1).values)
 
 
-class LpJEPA(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d), embedding z (N, K) ≥ 0."""
+# --------------------------------------------------------------------------------------- the model
+def rectified_head(d, hidden, K):
+    """h (N, d) → z (N, K) ≥ 0: Linear-BN-ReLU twice, then Linear-ReLU."""
+    return nn.Sequential(
+        nn.Linear(d, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, hidden),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, K),
+        nn.ReLU(),
+    )
 
-    def __init__(self, backbone, d, hidden, K):
+
+class LpJEPA(nn.Module):
+    """Images (N, 3, S, S) → h (N, d), z (N, K) ≥ 0."""
+
+    def __init__(self, args):
         super().__init__()
-        self.backbone = backbone
-        self.head = nn.Sequential(nn.Linear(d, hidden), nn.BatchNorm1d(hidden), nn.ReLU(),
-                                  nn.Linear(hidden, hidden), nn.BatchNorm1d(hidden), nn.ReLU(),
-                                  nn.Linear(hidden, K), nn.ReLU())
+        self.backbone, d = common.resnet(args.arch, args.image_size)
+        self.head = rectified_head(d, args.head_hidden, args.head_out)
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
-        return h, self.head(h)
+        z = self.head(h)  # (N, K)
+        return h, z
 
 
-def network(args):
-    """The model that the settings of a run describe."""
-    backbone, d = common.resnet(args.arch, args.image_size)
-    return LpJEPA(backbone, d, args.head_hidden, args.head_out)
+network = LpJEPA  # the name by which tools/ build the model of any method
 
 
+# ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
+    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    add, positive, weight = flags.add_argument, common.within(0, kind=int), common.within(0, closed=True)
-    add("--mu", type=common.within(-10, 10), help="μ: the lower, the sparser (paper: 0, tried from -3 to 1)")
-    add("--noise", choices=NOISE, default="laplace", help="ε (paper: laplace, p = 1; gaussian is p = 2)")
+    positive = common.within(0, kind=int)
+    weight = common.within(0, closed=True)
+    add = flags.add_argument
+    add(
+        "--mu",
+        type=common.within(-10, 10),
+        help="μ: the lower, the sparser (paper: 0, tried from -3 to 1)",
+    )
+    add(
+        "--noise",
+        choices=["laplace", "gaussian"],
+        default="laplace",
+        help="ε (paper: laplace, p = 1; gaussian is p = 2)",
+    )
     add("--invariance-weight", type=weight, help="η (paper: 25)")
-    add("--match-weight", type=weight, help="λ (paper: 250 on CIFAR-100, 125 on ImageNet-100)")
-    add("--projections", type=positive, help="random directions per step (paper: 8192)")
-    add("--head-hidden", type=positive, help="hidden units of the projector (paper: 512; 2048 on ImageNet-100)")
-    add("--head-out", type=positive, help="its outputs K (paper: 512; 2048 on ImageNet-100)")
+    add("--match-weight", type=weight, help="λ (paper: 250; ImageNet-100: 125)")
+    add("--projections", type=positive, help="random directions a step (paper: 8192)")
+    add("--head-hidden", type=positive, help="of the projector (paper: 512; ImageNet-100: 2048)")
+    add("--head-out", type=positive, help="its outputs K (paper: 512; ImageNet-100: 2048)")
     return flags
 
 
@@ -118,41 +164,72 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
+    total = args.epochs * steps
+    warmup = args.warmup * steps
+    views = dict(
+        size=args.image_size,
+        min_scale=args.min_scale,
+        jitter=args.jitter,
+        gray=args.gray,
+        blur=args.blur,
+        crop=args.crop,
+    )
+
     model = network(args).to(args.device, memory_format=torch.channels_last)
-    optimizer = common.OPTIMIZERS[args.optimizer](model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+    Optimizer = common.OPTIMIZERS[args.optimizer]
+    optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+
     run = common.Run(args)
     net = run.parallel(model)
-    both = run.compile(lambda v1, v2: (net(v1), net(v2)))  # two calls: BatchNorm sees one view at a time
-    two_views, match = run.compile(common.two_views), run.compile(sliced_wasserstein)
-    shared = torch.Generator(args.device)  # the same on every process
 
-    for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
+    def both(v1, v2):
+        return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
+
+    two_views = run.compile(common.two_views)
+    both = run.compile(both)
+    match = run.compile(sliced_wasserstein)
+
+    shared = torch.Generator(args.device)  # draws the same on every process
+    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    for epoch in range(first, args.epochs):
         model.train()
         run.seed(epoch)
         shared.manual_seed(args.seed * 10_007 + epoch)
         log = []
-        for step, (images, _) in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
-            optimizer.zero_grad()
-            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
-                               blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
+        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        for step, (images, _) in enumerate(batches, start=epoch * steps):
+            common.set_lr(optimizer, common.lr_at(step, total, warmup))
+
+            v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                (h1, z1), (h2, z2) = both(v1, v2)
-            z1, z2 = common.gather(z1.float(), z2.float())  # of all processes, with gradient
-            directions = F.normalize(torch.randn(args.projections, z1.shape[1], device=run.device, generator=shared))
-            u = torch.rand(2, *z1.shape, device=run.device, generator=shared)
-            t1, t2 = rectified_samples(u, args.mu, args.noise)  # (N, K) each, of the distribution that z shall have
-            invariance, distance = F.mse_loss(z1, z2), (match(z1, t1, directions) + match(z2, t2, directions)) / 2
+                (_, z1), (_, z2) = both(v1, v2)
+            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            z1, z2 = common.gather(z1.float(), z2.float())
+
+            N, K = z1.shape
+            directions = torch.randn(args.projections, K, device=run.device, generator=shared)
+            directions = F.normalize(directions)  # (P, K)
+            u = torch.rand(2, N, K, device=run.device, generator=shared)
+            t1, t2 = rectified_samples(u, args.mu, args.noise)  # (N, K) each: how z shall be
+
+            invariance = F.mse_loss(z1, z2)
+            distance = (match(z1, t1, directions) + match(z2, t2, directions)) / 2
             loss = args.invariance_weight * invariance + args.match_weight * distance
 
+            optimizer.zero_grad()
             loss.backward()
-            common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()
-            log.append(dict(loss=loss.detach(), invariance=invariance.detach(), distance=distance.detach(),
-                            **common.health(z1)))
+
+            scalars = dict(
+                loss=loss.detach(), invariance=invariance.detach(), distance=distance.detach()
+            )
+            log.append(scalars | common.health(z1))
         run.end_epoch(epoch, log, model, optimizer)
+
     if common.rank() == 0:
         metrics, *_ = common.evaluate(run, data, model)
-        run.finish(metrics | {"expected_act": expected_active(args.mu, args.noise)}, model.backbone)
+        metrics["expected_act"] = expected_active(args.mu, args.noise)
+        run.finish(metrics, model.backbone)
 
 
 if __name__ == "__main__":

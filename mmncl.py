@@ -1,22 +1,23 @@
-"""MMNCL: images and captions embedded in one space in which nothing is negative, so that dimensions can be named.
+"""MMNCL: images and captions embedded in one space in which nothing is negative.
 
-    v⁺ = σ₊(f_V(image)) ≥ 0,  t⁺ = σ₊(f_T(caption)) ≥ 0,   s = cos(v⁺, t⁺) / τ,   L = ½ (CE(s) + CE(sᵀ))
+    v⁺ = σ₊(f_V(image)) ≥ 0,   t⁺ = σ₊(f_T(caption)) ≥ 0
+    L = ½ (CE(s) + CE(sᵀ)),    s = cos(v⁺, t⁺) / τ, between all images and captions of a batch
 
-Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459: the multi-modal extension.
---activation none is CLIP's loss (Radford et al. 2021, arXiv 2103.00020).
+Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459: the
+multi-modal extension. --activation none is CLIP's loss (Radford et al. 2021, arXiv 2103.00020).
 
-    python mmncl.py                                      the built-in data set and its captions, on a laptop
-    python mmncl.py --activation none                    CLIP's loss, with which it is compared
-    python mmncl.py --dataset cifar100                   captions made of the names of the classes
+    python mmncl.py                          the built-in data set and its captions, on a laptop
+    python mmncl.py --activation none        CLIP's loss, with which it is compared
+    python mmncl.py --dataset cifar100       captions made of the names of the classes
 
-Measured with the first two (results/shapes-mmncl-seed*, shapes-clip-seed*), against CLIP: Cons. 40.6 ± 0.9 (10.0), R@1
-of captions 22.4 ± 2.4 % (37.5 ± 3.1). Mean ± std of seeds 1 to 5; 15 epochs in a minute on one thread of an Intel Xeon,
-bf16, torch 2.15, 2026-11-23. --temperature 0.05: Cons. 34.5 ± 1.2, R@1 35.5 ± 2.0 % (38.0 ± 4.3), seeds 1 to 3.
-
-Differences from the paper: common.py's, and 1. it has no code for MMNCL: text encoder, recipe and τ are ours (CLIP
-learns τ); 2. images are cropped, nothing else, because captions speak of places and colours (SEPIN's views are mirrored
-too); 3. normalisations use eps = 1e-2; 4. a caption is the mean of its words' vectors: their order is lost. A word's
-vector is found by its checksum among 8,191, so there is no vocabulary; of 1,000 words every ninth shares its vector.
+Where we differ from the paper, besides what common.py lists:
+1. It has no code for MMNCL: the text encoder, the recipe and τ are ours (CLIP learns τ).
+2. Images are cropped and nothing else, because captions speak of places and colours.
+3. Embeddings are normalised with eps = 1e-2.
+4. A caption is the mean of its words' vectors: their order is lost.
+5. There is no vocabulary: a word's vector is found by the word's checksum, among 8,191. Of 1,000
+   words every ninth shares its vector with another.
+6. tools/selection.py mirrors images for SEPIN.
 """
 
 import re
@@ -30,196 +31,214 @@ import torch.nn.functional as F
 
 import common
 
-EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
-BUCKETS = 2**13  # word vectors; 0 is no word
-TEMPLATES = (
-    "a {}",
-    "a photo of a {}",
-    "a picture of a {}",
-    "an image of a {}",
-)  # captions made of names of classes
-
-RECIPE = dict(  # ours; network and heads as NCL's
-    arch="resnet18",
-    image_size=32,
-    epochs=200,
-    batch_size=256,
-    optimizer="adam",
-    lr=1e-3,
-    weight_decay=0.0,
-    warmup=10.0,
-    temperature=0.1,
-    head_hidden=2048,
-    head_out=256,
-    text_width=512,
-    activation="rep_relu",
-    min_scale=0.6,
-    jitter=0.0,
-    gray=0.0,
-    blur=0.0,
-    crop="bicubic",
+# ---------------------------------------------------------------------------------------- settings
+# Ours; the network and its heads are NCL's.
+NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256, text_width=512)
+TRAINING = dict(
+    epochs=200, batch_size=256, optimizer="adam", lr=1e-3, weight_decay=0.0, warmup=10.0
 )
+METHOD = dict(temperature=0.1, activation="rep_relu")
+VIEWS = dict(min_scale=0.6, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
+RECIPE = NETWORK | TRAINING | METHOD | VIEWS
+
+WIDE = dict(image_size=224, head_hidden=16384, head_out=2048)
+IMAGENET100 = RECIPE | WIDE | dict(epochs=100, activation="relu")
+
+SMALL = dict(arch="resnet8", head_hidden=256, text_width=64)
+FAST = dict(epochs=15, lr=3e-3, warmup=0.75)
+SHAPES = RECIPE | SMALL | FAST | dict(crop="bilinear")
+
+MEDIUM = dict(head_hidden=512, text_width=256)
+SHORT = dict(epochs=100, warmup=1.0)
+DEFAULT = RECIPE | MEDIUM | SHORT | dict(crop="bilinear")  # any other data set, and short runs
+
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": RECIPE,
     "cifar100": RECIPE,
-    "imagenet100": RECIPE
-    | dict(
-        image_size=224,
-        epochs=100,
-        head_hidden=16384,
-        head_out=2048,
-        activation="relu",
-    ),
-    "shapes": RECIPE
-    | dict(
-        arch="resnet8",
-        epochs=15,
-        lr=3e-3,
-        warmup=0.75,
-        head_hidden=256,
-        text_width=64,
-        crop="bilinear",
-    ),
-    "default": RECIPE
-    | dict(  # any other data set, and short runs
-        epochs=100,
-        warmup=1.0,
-        head_hidden=512,
-        text_width=256,
-        crop="bilinear",
-    ),
+    "imagenet100": IMAGENET100,
+    "shapes": SHAPES,
+    "default": DEFAULT,
+    "imagenet": IMAGENET100 | dict(arch="resnet50"),
 }
-PRESETS["imagenet"] = PRESETS["imagenet100"] | dict(arch="resnet50")
+
+# A row of norm 0 must not have its gradient divided by the usual 1e-12.
+EPS = 1e-2
+
+BUCKETS = 2**13  # word vectors; number 0 is no word
+TEMPLATES = ["a {}", "a photo of a {}", "a picture of a {}", "an image of a {}"]
 
 
+# ---------------------------------------------------------------------------------------- the loss
 def info_nce(v, t, temperature):
-    """Symmetric InfoNCE (CLIP) in nats of the embeddings of images v (N, K) and of their captions t (N, K), not
-    necessarily normalised: mean over N images and N captions."""
+    """Symmetric InfoNCE (CLIP) in nats, the mean over N images and N captions.
+
+    v, t: (N, K), the embeddings of images and of their captions, not necessarily normalised.
+    """
     with torch.autocast(v.device.type, enabled=False):  # float32, whatever the caller's autocast
-        logits = (
-            F.normalize(v.float(), dim=1, eps=EPS)
-            @ F.normalize(t.float(), dim=1, eps=EPS).T
-            / temperature
-        )
-    own = torch.arange(len(v), device=v.device)
-    return (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2
+        v = F.normalize(v.float(), dim=1, eps=EPS)
+        t = F.normalize(t.float(), dim=1, eps=EPS)
+        logits = v @ t.T / temperature  # (N, N): cosines / τ
+    own = torch.arange(len(v), device=v.device)  # (N,): image i's caption is caption i
+    of_images = F.cross_entropy(logits, own)
+    of_captions = F.cross_entropy(logits.T, own)
+    return (of_images + of_captions) / 2
 
 
-ACTIVATIONS = {  # σ₊; rep_relu is ReLU forward and GELU backward, so that a unit that is off can come back
-    "rep_relu": lambda z: F.gelu(z) - F.gelu(z).detach() + F.relu(z).detach(),
+# --------------------------------------------------------------------------------------- the model
+def rep_relu(z):
+    """ReLU forward and GELU backward, so that a unit that is off can come back."""
+    soft = F.gelu(z)
+    return soft - soft.detach() + F.relu(z).detach()
+
+
+ACTIVATIONS = {  # σ₊
+    "rep_relu": rep_relu,
     "relu": F.relu,
     "gelu": F.gelu,
     "sigmoid": torch.sigmoid,
     "softplus": F.softplus,
     "exp": torch.exp,
     "leaky_relu": F.leaky_relu,
-    "none": lambda z: z,
+    "none": nn.Identity(),
 }
 
 
 def projection_head(kind, d, hidden, K):
-    """h (N, d) → z (N, K): mlp = Linear-ReLU-Linear, linear, or none (then K is d)."""
+    """h (N, d) → z (N, K)."""
     if kind == "mlp":
         return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
-    return nn.Linear(d, K) if kind == "linear" else nn.Identity()
+    if kind == "linear":
+        return nn.Linear(d, K)
+    return nn.Identity()  # then K is d
 
 
 class MMNCL(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d), embedding v⁺ (N, K); given words (N, L) of captions, also their
-    mean vectors g (N, width), embedding t⁺ (N, K)."""
+    """Images (N, 3, S, S) → h (N, d), v⁺ (N, K); with captions also g (N, width), t⁺ (N, K).
 
-    def __init__(self, backbone, head, text_head, width, activation="rep_relu"):
+    g: the mean vector of a caption's words.
+    """
+
+    def __init__(self, args):
         super().__init__()
-        self.backbone, self.head, self.text_head, self.activation = (
-            backbone,
-            head,
-            text_head,
-            activation,
-        )
-        self.text = nn.EmbeddingBag(BUCKETS, width, mode="mean", padding_idx=0)
+        self.backbone, d = common.resnet(args.arch, args.image_size)
+        self.head = projection_head("mlp", d, args.head_hidden, args.head_out)
+        self.text_head = projection_head("mlp", args.text_width, args.head_hidden, args.head_out)
+        self.text = nn.EmbeddingBag(BUCKETS, args.text_width, mode="mean", padding_idx=0)
+        self.activation = ACTIVATIONS[args.activation]
 
     def forward(self, x, words=None):
         h = self.backbone(x)  # (N, d)
-        v = ACTIVATIONS[self.activation](self.head(h).float())  # v⁺
-        return (h, v) if words is None else (h, v, *self.read(words))
+        v = self.head(h).float()  # (N, K)
+        v = self.activation(v)  # v⁺
+        if words is None:
+            return h, v
+        g, t = self.read(words)
+        return h, v, g, t
 
     def read(self, words):
+        """Numbers of words (N, L) → g (N, width), t⁺ (N, K)."""
         g = self.text(words)  # (N, width)
-        return g, ACTIVATIONS[self.activation](self.text_head(g).float())  # t⁺
+        t = self.text_head(g).float()  # (N, K)
+        t = self.activation(t)  # t⁺
+        return g, t
 
 
-def network(args):
-    """The model that the settings of a run describe."""
-    backbone, d = common.resnet(args.arch, args.image_size)
-    heads = [
-        projection_head("mlp", inputs, args.head_hidden, args.head_out)
-        for inputs in (d, args.text_width)
-    ]
-    return MMNCL(backbone, *heads, args.text_width, args.activation)
+network = MMNCL  # the name by which tools/ build the model of any method
 
 
+# ------------------------------------------------------------------------------------ the captions
 def numbered(captions):
-    """N strings → the numbers of their words (N, L) int64, at most 64 of each, 0 behind the last."""
-    words = [re.findall(r"[\w'-]+", caption.lower())[:64] or [""] for caption in captions]
-    rows = [[1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in row] for row in words]
-    return nn.utils.rnn.pad_sequence(
-        [torch.tensor(row, dtype=torch.int64) for row in rows], batch_first=True
-    )
+    """N strings → the numbers of their words (N, L) int64, 0 behind the last.
+
+    At most 64 words of each; where there are none, the empty one.
+    """
+    rows = []
+    for caption in captions:
+        words = re.findall(r"[\w'-]+", caption.lower())[:64] or [""]
+        numbers = [1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in words]
+        rows.append(torch.tensor(numbers, dtype=torch.int64))
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
 def class_names(args, data):
-    """The names of the classes, under "", and of the backgrounds, "background_", where a file has them.
-
-    The first line of a file names class 0, the next class 1, whether the data set has such a class or not.
-    """
-    folder, names = Path(__file__).parent / "assets" / "classes", {}
-    files = {
-        "": Path(args.classes or folder / f"{args.dataset}.txt"),
-        "background_": folder / f"{args.dataset}-backgrounds.txt",
-    }
-    for key, classes in {"": data.classes, "background_": data.background_classes}.items():
-        file = files[key]
-        needed = file.exists() or (args.classes and key == "")
-        if classes is None or not needed:
-            continue
-        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-        last = classes[-1].item()
-        if len(lines) <= last:
-            raise common.BadInput(f"{file} names {len(lines)} classes; {data.name} has {last + 1}")
-        names[key] = [lines[number] for number in classes.tolist()]
+    """The names of the classes, under "", and of the backgrounds, "background_", where known."""
+    folder = Path(__file__).parent / "assets" / "classes"
+    of_classes = Path(args.classes or folder / f"{args.dataset}.txt")
+    of_backgrounds = folder / f"{args.dataset}-backgrounds.txt"
+    names = {}
+    if data.classes is not None and (args.classes or of_classes.exists()):
+        names[""] = names_in(of_classes, data.classes.tolist(), data.name)
+    if data.background_classes is not None and of_backgrounds.exists():
+        classes = data.background_classes.tolist()
+        names["background_"] = names_in(of_backgrounds, classes, data.name)
     return names
 
 
+def names_in(file, classes, dataset):
+    """The names of these classes, by their own numbers, in ascending order.
+
+    The first line of a file names class 0, the next class 1, whether the data set has such a class
+    or not. BadInput where there are fewer lines than that needs.
+    """
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    needed = classes[-1] + 1
+    if len(lines) < needed:
+        raise common.BadInput(f"{file} names {len(lines)} classes; {dataset} has {needed}")
+    return [lines[number] for number in classes]
+
+
 def captions_of(data, names):
-    """Captions of the training and of the test images: the data set's own, or made of the names of the classes."""
+    """Captions of the training and of the test images, two lists of strings.
+
+    The data set's own, or made of the names of the classes; BadInput where it has neither.
+    """
     if data.captions_train is not None:
         return data.captions_train.tolist(), data.captions_test.tolist()
     if "" not in names:
-        raise common.BadInput(
-            f"{data.name} lacks captions_train and captions_test, or labels and a file for --classes"
-        )
-    write = lambda y: [
-        TEMPLATES[i % len(TEMPLATES)].format(names[""][c]) for i, c in enumerate(y.tolist())
-    ]
-    return write(data.y_train), write(data.y_test)
+        needed = "captions_train and captions_test, or labels and a file for --classes"
+        raise common.BadInput(f"{data.name} lacks {needed}")
+    return made_of(names[""], data.y_train), made_of(names[""], data.y_test)
 
 
+def made_of(names, y):
+    """A caption for each label of y (N,), with the templates in turn."""
+    captions = []
+    for i, label in enumerate(y.tolist()):
+        template = TEMPLATES[i % len(TEMPLATES)]
+        captions.append(template.format(names[label]))
+    return captions
+
+
+# ------------------------------------------------------------------------------ MMNCL's evaluation
 def recall(queries, targets, caption):
-    """% of queries (N, K) whose nearest target (N, K) by cosine, and one of the nearest five, has their own caption, of
-    number caption (N,)."""
-    nearest = common.neighbours(queries, targets, min(5, len(targets)))[1]  # (N, 5)
+    """% of queries whose caption the nearest target has, and one of the five nearest, by cosine.
+
+    queries, targets: (N, K); caption: (N,), the numbers of the captions of both.
+    """
+    _, nearest = common.neighbours(queries, targets, min(5, len(targets)))  # (N, 5)
     own = caption[nearest] == caption[:, None]
-    return 100 * own[:, 0].float().mean().item(), 100 * own.any(1).float().mean().item()
+    r1 = own[:, 0].float().mean()
+    r5 = own.any(1).float().mean()
+    return 100 * r1.item(), 100 * r5.item()
+
+
+def embed(model, texts, device):
+    """N strings → g (N, width), t⁺ (N, K)."""
+    all_g, all_t = [], []
+    for words in numbered(texts).split(500):
+        g, t = model.read(words.to(device))
+        all_g.append(g)
+        all_t.append(t)
+    return torch.cat(all_g), torch.cat(all_t)
 
 
 @torch.no_grad()
 def measure_text(run, model, data, v, captions, names):
-    """Retrieval, zero-shot accuracy and the text's own numbers, of embeddings v (N, K) of the test images and their
-    captions, whose g, t⁺ and text go to text.npz."""
-    embed = lambda texts: [
-        torch.cat(x) for x in zip(*(model.read(w.to(v.device)) for w in numbered(texts).split(500)))
-    ]
-    g, t = embed(captions)
+    """Retrieval, zero-shot accuracy and the text's own numbers, for the run's record.
+
+    v: embeddings (N, K) of the test images; captions: theirs, whose g, t⁺ and text go to text.npz.
+    """
+    g, t = embed(model, captions, v.device)
     np.savez(
         run.folder / "text.npz",
         h=g.half().cpu().numpy(),
@@ -233,45 +252,38 @@ def measure_text(run, model, data, v, captions, names):
         labels["background_"] = data.background_test.cpu().numpy()
     found = common.of_dimensions(t.cpu().numpy(), labels, g.cpu().numpy())
     metrics = {f"text_{name}": value for name, value in found.items()}
-    caption = torch.from_numpy(np.unique(captions, return_inverse=True)[1]).to(
-        v.device
-    )  # (N,), equal for equal ones
-    metrics["text_r1"], metrics["text_r5"] = recall(
-        v, t, caption
-    )  # the image asks, a caption answers
+
+    _, number = np.unique(captions, return_inverse=True)
+    caption = torch.from_numpy(number).to(v.device)  # (N,), equal for equal captions
+    # The image asks and a caption answers; then the other way round.
+    metrics["text_r1"], metrics["text_r5"] = recall(v, t, caption)
     metrics["image_r1"], metrics["image_r5"] = recall(t, v, caption)
-    for key, prompt in ("", "a {}"), ("background_", "on {}"):
-        if key in names:
-            _, prompts = embed([prompt.format(name) for name in names[key]])
-            said = common.neighbours(v, prompts, 1)[1][:, 0]
-            right = said.cpu().numpy() == labels[key]
-            metrics[f"{key}zero_shot"] = 100 * right.mean().item()
+
+    for prefix, prompt in ("", "a {}"), ("background_", "on {}"):
+        if prefix not in names:
+            continue
+        _, prompts = embed(model, [prompt.format(name) for name in names[prefix]], v.device)
+        _, nearest = common.neighbours(v, prompts, 1)  # (N, 1)
+        right = nearest[:, 0].cpu().numpy() == labels[prefix]
+        metrics[f"{prefix}zero_shot"] = 100 * right.mean().item()
     return metrics
 
 
+# ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
+    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    add, positive = flags.add_argument, common.within(0, kind=int)
+    positive = common.within(0, kind=int)
+    add = flags.add_argument
     add("--temperature", type=common.within(0), help="τ of InfoNCE")
     add(
-        "--head-hidden",
-        type=positive,
-        help="hidden units of both projectors (NCL: 2048; 16384 on ImageNet-100)",
+        "--head-hidden", type=positive, help="both heads' hidden units (NCL: 2048; ImageNet: 16384)"
     )
-    add("--head-out", type=positive, help="their outputs K (NCL: 256; 2048 on ImageNet-100)")
+    add("--head-out", type=positive, help="their outputs K (NCL: 256; ImageNet-100: 2048)")
     add("--text-width", type=positive, help="length of a word's vector")
-    add(
-        "--activation",
-        choices=ACTIVATIONS,
-        help="σ₊ (NCL: rep_relu on CIFAR, relu on ImageNet-100); none is CLIP",
-    )
-    add(
-        "--classes",
-        metavar="FILE",
-        help="the names of the classes, one a line, for captions and prompts",
-    )
+    add("--activation", choices=ACTIVATIONS, help="σ₊ (NCL: rep_relu, relu); none: CLIP's loss")
+    add("--classes", metavar="FILE", help="names of the classes, one a line, for captions, prompts")
     return flags
 
 
@@ -280,59 +292,71 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     data.x_unlabeled = None  # only what has captions
-    steps = data.steps(args.batch_size)  # in an epoch
     names = class_names(args, data)
     captions, captions_test = captions_of(data, names)
-    model = network(args).to(args.device, memory_format=torch.channels_last)
-    optimizer = common.OPTIMIZERS[args.optimizer](
-        model.parameters(), lr=args.lr, weight_decay=args.weight_decay
-    )
-    run = common.Run(args)
-    net, words = run.compile(run.parallel(model)), numbered(captions).to(args.device)
-    criterion = run.compile(lambda v, t: info_nce(v, t, args.temperature))
-    one_view = run.compile(
-        lambda x, **options: common.normalise(common.augment(x, args.image_size, **options))
+    steps = data.steps(args.batch_size)  # in an epoch
+    total = args.epochs * steps
+    warmup = args.warmup * steps
+    views = dict(
+        size=args.image_size,
+        min_scale=args.min_scale,
+        jitter=args.jitter,
+        gray=args.gray,
+        blur=args.blur,
+        crop=args.crop,
+        flip=0.0,
     )
 
-    for epoch in range(
-        run.restore(model, optimizer), args.epochs
-    ):  # from the first that is not done yet
+    model = network(args).to(args.device, memory_format=torch.channels_last)
+    Optimizer = common.OPTIMIZERS[args.optimizer]
+    optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
+    words = numbered(captions).to(args.device)  # (N, L)
+
+    run = common.Run(args)
+    net = run.parallel(model)
+
+    def contrast(v, t):
+        return info_nce(v, t, args.temperature)
+
+    def one_view(images, **options):
+        return common.normalise(common.augment(images, **options))
+
+    one_view = run.compile(one_view)
+    net = run.compile(net)
+    contrast = run.compile(contrast)
+
+    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    for epoch in range(first, args.epochs):
         model.train()
         run.seed(epoch)
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
-        for step, (images, index) in enumerate(batches, epoch * steps):
-            optimizer.zero_grad()
-            x = one_view(
-                images,
-                min_scale=args.min_scale,
-                jitter=args.jitter,
-                gray=args.gray,
-                blur=args.blur,
-                crop=args.crop,
-                flip=0.0,
-            )  # (N, 3, S, S)
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                h, v, g, t = net(x, words[index])
-            v, t = common.gather(v, t)  # of all processes, with gradient
-            loss = criterion(v, t)
+        for step, (images, index) in enumerate(batches, start=epoch * steps):
+            common.set_lr(optimizer, common.lr_at(step, total, warmup))
 
+            x = one_view(images, **views)  # (N, 3, S, S)
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+                _, v, _, t = net(x, words[index])
+            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            v, t = common.gather(v, t)
+            loss = contrast(v, t)
+
+            optimizer.zero_grad()
             loss.backward()
-            common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()
+
             log.append(dict(loss=loss.detach(), **common.health(v)))
         run.end_epoch(epoch, log, model, optimizer)
+
     if common.rank() == 0:
-        metrics, h, v = common.evaluate(run, data, model)
+        metrics, _, v = common.evaluate(run, data, model)
         found = measure_text(run, model, data, v, captions_test, names)
         run.finish(metrics | found, model.backbone)
-        print(
-            ", ".join(
-                f"{name} {found[name]:.1f}"
-                for name in found
-                if re.search("_r[15]$|zero_shot", name)
-            )
-        )
+        shown = []
+        for name, value in found.items():
+            if name.endswith(("_r1", "_r5", "zero_shot")):
+                shown.append(f"{name} {value:.1f}")
+        print(", ".join(shown))
 
 
 if __name__ == "__main__":

@@ -1,28 +1,46 @@
-"""A sparse autoencoder (SAE) of a finished run's features: sparsity that is added afterwards, to a fixed backbone.
+"""SAE: a sparse autoencoder of a finished run's features, sparsity added to a fixed backbone.
 
-    z = top_k(W_enc (x − b)) ≥ 0,   x̂ = W_dec z + b,   L = mean ‖x − x̂‖² + α · mean ‖e − ê‖² / mean ‖e‖²,   e = x − x̂
+    z = top_k(W_enc (x − b)) ≥ 0          code (K units)
+    x̂ = W_dec z + b                       reconstruction; the columns of W_dec have norm 1
+    L = mean ‖e‖² + α · mean ‖e − ê‖² / mean ‖e‖²,   e = x − x̂
+    ê = W_dec z'                          z': the d/2 largest positive entries of dead units alone
 
-x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1; W_dec has a column of norm
-1 for each of K units. TopK keeps the k largest entries of an image; BatchTopK the k·N largest of a batch of N and, when
-it is trained, every entry above a threshold: the smallest that batches kept, on average. The second term brings dead
-units back (and is 0 without any): ê = W_dec z', z' the d/2 largest positive entries of the dead units alone.
+x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1.
+TopK keeps the k largest entries of an image. BatchTopK keeps the k·N largest of a batch of N and,
+when it is trained, every entry above a threshold: the smallest that batches kept, on average.
+The second term brings dead units back; without any it is 0.
 
-TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders", arXiv 2406.04093.
-BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders", arXiv 2412.06410.
+TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders",
+arXiv 2406.04093. BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders",
+arXiv 2412.06410.
 
     python simclr.py --out runs/my-run                   any run of an image method will do
     python sae.py runs/my-run --out runs/my-sae          k = 8, K = 4·d
     python sae.py runs/my-run --topk 32 --batch-topk
     python look.py runs/my-sae                           what each unit stands for
 
-Measured on SimCLR's runs on the built-in data set (results/shapes-sparsity-sae-8-seed*): 98.8 ± 0.2 % of the variance
-explained, linear probe on the code 60.8 ± 1.6 % (mean ± std of seeds 1 to 4; 12 s on one thread of an Intel Xeon).
-
-Differences from the authors' code: 1. one mean and one scale for all images (theirs: each input has norm 1); 2. no bias
-in the encoder: as x is centred, a dead unit's W_enc (x − b) is positive on some images, from which it can come back;
-3. columns are normalised after a step, their gradients are not projected; 4. a unit is dead when it was idle for a pass
-over the images (theirs: for millions of tokens); 5. b starts at 0; the rate falls along a cosine.
+Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai) and BatchTopK's
+(B: BatchTopK of bartbussmann), and from dictionary_learning of saprmarks, which has both (D):
+1. x has one mean and one scale for all images (O, B: each input its own; D: a scale at most).
+2. The encoder has no bias (O, D: one). As x is centred, a dead unit's score is positive on some
+   images, from which it can come back.
+3. b starts at 0 (O, D: at the geometric median), W_enc at W_decᵀ (O, B: with other norms).
+4. The second term is divided by the mean square of e (O, D: by its variance; B: by nothing).
+5. The second term trains b through the scores alone (O: through the decoder too).
+6. z' has d/2 entries, as in D (O: 256 with d = 768; B: 512 with d = 768).
+7. A unit is dead once it was idle for a pass over the images (O, D: 10,000,000 inputs; B: 5
+   batches), and still in the step in which it comes back (O, B, D: no longer).
+8. Columns of W_dec are normalised after a step; their gradients are not projected (O, B, D: are).
+9. The learning rate is 3e-3 and falls along a cosine (O: 1e-4; B: 3e-4; D: 2e-4 · √(16384 / K);
+   all constant), without warm-up (D: 1,000 steps).
+10. Adam has eps = 1e-8 (O: 6.25e-10) and β₂ = 0.999 (B: 0.99).
+11. Gradients are not clipped (D: to norm 1).
+12. The threshold is a running average from the first step on, over about a hundred steps; a batch
+    that keeps nothing does not count (D: after 1,000 steps, over about a thousand; it counts as 0.
+    B has no threshold and keeps the k·N largest of a batch in use too).
+13. Batches have 256 images (O: 131,072 inputs; B: 4,096), in float32 (O: fp16).
 """
+
 import json
 from pathlib import Path
 
@@ -32,34 +50,89 @@ import torch.nn.functional as F
 
 import common
 
-OF_THE_RUN = "dataset", "limit", "arch", "image_size", "min_scale", "jitter", "gray", "blur", "crop"  # taken over
+# ---------------------------------------------------------------------------------------- settings
+# What is as in the run whose features are taken; tools/ read the settings of its views.
+OF_THE_RUN = ["dataset", "limit", "arch", "image_size"]
+VIEWS = ["min_scale", "jitter", "gray", "blur", "crop"]
 
 
+# ---------------------------------------------------------------------------------------- the loss
 def top_k(a, k):
-    """The k largest of each row of a (N, K), if positive; the others 0."""
+    """The k largest entries of each row of a (N, K), where positive; the others 0."""
     values, index = a.topk(k, 1)
     return torch.zeros_like(a).scatter(1, index, values.relu())
 
 
 def batch_top_k(a, k):
-    """The k·N largest entries of a (N, K), if positive; the others 0."""
-    values, index = a.flatten().topk(k * len(a))
-    return torch.zeros_like(a).flatten().scatter(0, index, values.relu()).view_as(a)
+    """The k·N largest entries of a (N, K), where positive; the others 0."""
+    flat = a.flatten()
+    values, index = flat.topk(k * len(a))
+    return torch.zeros_like(flat).scatter(0, index, values.relu()).view_as(a)
 
 
+def revival_loss(e, a, dead, W_dec):
+    """The second term: how much of the error e (N, d) the dead units cannot tell.
+
+    a: scores (N, K); dead: (K,), the units that shall come back; W_dec: (d, K).
+    """
+    K, d = len(dead), e.shape[1]
+    of_dead = a.masked_fill(~dead, -torch.inf)
+    z = top_k(of_dead, min(K, d // 2))  # z' (N, K)
+    rest = e - z @ W_dec.T  # (N, d)
+    return rest.square().sum() / e.square().sum().clamp(min=1e-12)
+
+
+def sae_loss(sae, x, dead, weight):
+    """The loss of x (N, d), its first term, and the codes z (N, K).
+
+    The first term is the unexplained share of mean ‖x‖².
+    dead: (K,), the units that shall come back; weight: α.
+    """
+    a = sae.scores(x)  # (N, K)
+    if sae.batch_topk:
+        z = batch_top_k(a, sae.k)
+    else:
+        z = top_k(a, sae.k)
+    e = x - sae.decode(z)  # (N, d)
+    unexplained = e.square().sum(1).mean()
+    loss = unexplained
+    if dead.any():
+        loss = unexplained + weight * revival_loss(e.detach(), a, dead, sae.W_dec)
+    return loss, unexplained, z
+
+
+# --------------------------------------------------------------------------------------- the model
 class SAE(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d) of the backbone and its code z (N, K) ≥ 0."""
+    """Images (N, 3, S, S) → representation h (N, d) of the backbone, code z (N, K) ≥ 0."""
 
-    def __init__(self, backbone, d, K, k, batch_topk=False):
+    def __init__(self, args):
         super().__init__()
-        self.backbone, self.k, self.batch_topk = backbone, k, batch_topk
-        self.W_dec = nn.Parameter(F.normalize(torch.randn(d, K), dim=0))
-        self.W_enc = nn.Parameter(self.W_dec.detach().T.clone())  # (K, d)
+        self.backbone, d = common.resnet(args.arch, args.image_size)
+        K = args.units or 4 * d
+        if args.topk > K:
+            raise common.BadInput(f"--topk {args.topk}: there are {K} units")
+        self.k = args.topk
+        self.batch_topk = args.batch_topk
+
+        W = F.normalize(torch.randn(d, K), dim=0)
+        self.W_dec = nn.Parameter(W)  # (d, K)
+        self.W_enc = nn.Parameter(W.T.clone())  # (K, d)
         self.b = nn.Parameter(torch.zeros(d))
         self.register_buffer("mean", torch.zeros(d))  # of h
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("threshold", torch.zeros(()))  # BatchTopK's
         self.register_buffer("idle", torch.zeros(K))  # images since a unit was last active
+
+    def forward(self, images):
+        h = self.backbone(images).float()  # (N, d)
+        x = self.standard(h)
+        return h, self.encode(x)
+
+    @torch.no_grad()
+    def fit_standard(self, h):
+        """Take mean and scale from h (M, d), by which mean ‖x‖² becomes 1."""
+        self.mean.copy_(h.mean(0))
+        self.scale.copy_((h - self.mean).square().sum(1).mean().sqrt())
 
     def standard(self, h):
         """h (N, d) → x (N, d)."""
@@ -72,91 +145,102 @@ class SAE(nn.Module):
     def encode(self, x):
         """x (N, d) → z (N, K), of a trained autoencoder."""
         a = self.scores(x)
-        return a * (a > self.threshold) if self.batch_topk else top_k(a, self.k)
+        if self.batch_topk:
+            return a * (a > self.threshold)
+        return top_k(a, self.k)
 
     def decode(self, z):
         """z (N, K) → x̂ (N, d)."""
         return z @ self.W_dec.T + self.b
 
-    def forward(self, images):
-        h = self.backbone(images).float()  # (N, d)
-        return h, self.encode(self.standard(h))
-
     @torch.no_grad()
     def update(self, z, step):
-        """After an optimizer's step (from 0) that saw codes z (N, K): norms of the columns, idle units, threshold."""
+        """What follows an optimizer's step (from 0) that saw the codes z (N, K)."""
         self.W_dec.copy_(F.normalize(self.W_dec, dim=0))
-        self.idle.copy_(torch.where(z.any(0), 0, self.idle + len(z)))
-        smallest = z.where(z > 0, torch.inf).amin()
-        smallest = torch.where(z.any(), smallest, self.threshold)
-        self.threshold.lerp_(smallest, max(0.01, 1 / (step + 1)))  # a mean over the last hundred steps
+
+        active = z > 0
+        self.idle.add_(len(z))
+        self.idle.masked_fill_(active.any(0), 0)
+
+        if active.any():
+            smallest = z[active].min()
+            share = max(0.01, 1 / (step + 1))  # the mean of all steps, later of about a hundred
+            self.threshold.lerp_(smallest, share)
 
 
-def sae_loss(sae, x, dead, weight):
-    """The loss of x (N, d), in shares of mean ‖x‖²; "unexplained", its first term; and z (N, K). dead (K,): the units
-    that shall come back."""
-    a = sae.scores(x)  # (N, K)
-    z = batch_top_k(a, sae.k) if sae.batch_topk else top_k(a, sae.k)
-    e = x - sae.decode(z)  # (N, d)
-    unexplained, rest = e.square().sum(1).mean(), e.detach()
-    revived = top_k(a.masked_fill(~dead, -torch.inf), min(len(dead), max(1, x.shape[1] // 2)))  # ReLU makes -inf 0
-    auxiliary = (rest - revived @ sae.W_dec.T).square().sum() / rest.square().sum().clamp(min=1e-12)
-    return unexplained + weight * dead.any() * auxiliary, unexplained, z
+network = SAE  # the name by which tools/ build the model of any method
 
 
 @torch.no_grad()
 def representations(backbone, images, size, device):
     """h (M, d) of images (M, 3, H, W) uint8, which are not augmented."""
     backbone.eval()
-    return torch.cat([backbone(common.eval_view(part.to(device), size)).float() for part in images.split(500)])
+    all_h = []
+    for part in images.split(500):
+        view = common.eval_view(part.to(device), size)
+        all_h.append(backbone(view).float())
+    return torch.cat(all_h)
 
 
 @torch.no_grad()
 def reconstruction(sae, h, z):
     """How well codes z (N, K) tell h (N, d): the share of its variance, and mean ‖h − ĥ‖²."""
-    error = sae.scale.square() * (sae.standard(h) - sae.decode(z)).square().sum(1).mean()
-    explained = 1 - error / (h - h.mean(0)).square().sum(1).mean()
+    e = sae.standard(h) - sae.decode(z)  # (N, d)
+    error = sae.scale.square() * e.square().sum(1).mean()
+    variance = (h - h.mean(0)).square().sum(1).mean()
+    explained = 1 - error / variance
     return {"explained_variance": explained.item(), "reconstruction_error": error.item()}
 
 
-def network(args):
-    """The model that the settings of a run describe."""
-    backbone, d = common.resnet(args.arch, args.image_size)
-    K = args.units or 4 * d
-    if args.topk > K:
-        raise common.BadInput(f"--topk {args.topk}: there are {K} units")
-    return SAE(backbone, d, K, args.topk, args.batch_topk)
-
-
+# ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line."""
+    """The command line: the flags every program has, then this method's."""
     flags = common.Parser(__file__, __doc__)
-    add, positive = flags.add_argument, common.within(0, kind=int)
+    positive = common.within(0, kind=int)
+    rate = common.within(0)
+    not_negative = common.within(0, closed=True)
+    seed = common.within(-1, 2**32, int)
+    add = flags.add_argument
     add("run", nargs="?", help="folder of a finished run, whose backbone.pt is read")
     add("--data-root", help="folder of the data sets (default: the run's)")
     add("--topk", type=positive, default=8, help="k: active units of an image (default: 8)")
-    add("--batch-topk", action="store_true", help="k units on average over a batch, not of each image")
+    add(
+        "--batch-topk", action="store_true", help="k units on average in a batch, not of each image"
+    )
     add("--units", type=positive, help="K (default: 4·d)")
-    add("--epochs", type=common.within(0, kind=int), default=200, help="passes over the features (default: 200)")
+    add("--epochs", type=positive, default=200, help="passes over the features (default: 200)")
     add("--batch-size", type=positive, default=256, help="images per step (default: 256)")
-    add("--lr", type=common.within(0), default=3e-3, help="peak learning rate of Adam (default: 3e-3)")
-    add("--aux-weight", type=common.within(0, closed=True), default=1 / 32, help="α (paper: 1/32)")
-    add("--seed", type=common.within(-1, 2**32, int), default=1, help="of the weights and the order of the images")
-    add("--checkpoint-every", type=positive, default=100, help="epochs between checkpoints (default: 100)")
+    add("--lr", type=rate, default=3e-3, help="peak learning rate of Adam (default: 3e-3)")
+    add("--aux-weight", type=not_negative, default=1 / 32, help="α (paper: 1/32)")
+    add("--seed", type=seed, default=1, help="of the weights and the order of the images")
+    add("--checkpoint-every", type=positive, default=100, help="epochs (default: 100)")
     flags.set_defaults(precision="fp32", eval_only=None)
     return flags
 
 
 def inherit(args):
-    """Complete the settings by those of the run whose features are taken: data and network. BadInput where none is."""
+    """Take data and network over from the run whose features are used; BadInput where none is."""
     if not args.run:
         raise common.BadInput("whose features? Give the folder of a finished run")
     folder = Path(args.resume or args.run)  # a run that goes on has them too
     try:
         config = json.loads((folder / "config.json").read_text())
-        vars(args).update({key: config[key] for key in OF_THE_RUN}, data_root=args.data_root or config["data_root"])
+        for key in OF_THE_RUN + VIEWS:
+            setattr(args, key, config[key])
+        args.data_root = args.data_root or config["data_root"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise common.BadInput(f"{folder} is no run of an image method ({type(error).__name__}: {error})")
+        reason = f"{type(error).__name__}: {error}"
+        raise common.BadInput(f"{folder} is no run of an image method ({reason})") from error
+
+
+def load_backbone(backbone, folder):
+    """Load the weights that a finished run has left; BadInput where they do not fit."""
+    weights = common.load_checkpoint(folder / "backbone.pt")
+    try:
+        backbone.load_state_dict(weights)
+    except (RuntimeError, TypeError) as error:
+        text = f"{folder}/backbone.pt does not fit its config.json ({error})"
+        raise common.BadInput(text) from error
 
 
 def main(argv=None):
@@ -167,42 +251,52 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
+    total = args.epochs * steps
+
     sae = network(args).to(args.device, memory_format=torch.channels_last)
-    begun = args.resume and (Path(args.resume) / "checkpoint.pt").exists()  # which has the backbone too
-    try:
-        begun or sae.backbone.load_state_dict(common.load_checkpoint(Path(args.run) / "backbone.pt"))
-    except (RuntimeError, TypeError) as error:
-        raise common.BadInput(f"{args.run}/backbone.pt does not fit its config.json ({error})")
+    begun = args.resume and (Path(args.resume) / "checkpoint.pt").exists()
+    if not begun:  # a checkpoint has the backbone too
+        load_backbone(sae.backbone, Path(args.run))
     optimizer = torch.optim.Adam([sae.W_enc, sae.W_dec, sae.b], lr=args.lr, fused=True)
+
     run = common.Run(args)
-    done = run.restore(sae, optimizer)
+    first = run.restore(sae, optimizer)  # 0, or where a resumed run goes on
     h = representations(sae.backbone, data.images, args.image_size, args.device)  # (M, d)
     if not begun:
-        sae.mean.copy_(h.mean(0))
-        sae.scale.copy_((h - sae.mean).square().sum(1).mean().sqrt())
+        sae.fit_standard(h)
     if not sae.scale > 0:
         raise common.BadInput(f"{args.run}: the features of all images are alike")
-    x = sae.standard(h)
+    x = sae.standard(h)  # (M, d)
 
-    for epoch in range(done, args.epochs):  # from the first that is not done yet
+    for epoch in range(first, args.epochs):
         run.seed(epoch)
-        log, order = [], torch.randperm(len(x))[: steps * args.batch_size].view(steps, -1).to(x.device)
-        for step, index in enumerate(order, epoch * steps):
-            optimizer.zero_grad()
-            dead = sae.idle >= len(x)
+        log = []
+        order = torch.randperm(len(x))[: steps * args.batch_size]
+        batches = order.view(steps, args.batch_size).to(x.device)
+        for step, index in enumerate(batches, start=epoch * steps):
+            common.set_lr(optimizer, common.lr_at(step, total))
+
+            dead = sae.idle >= len(x)  # (K,)
             loss, unexplained, z = sae_loss(sae, x[index], dead, args.aux_weight)
 
+            optimizer.zero_grad()
             loss.backward()
-            common.set_lr(optimizer, common.lr_at(step, args.epochs * steps))
             optimizer.step()
             sae.update(z, step)
-            log.append(dict(loss=loss.detach(), unexplained=unexplained.detach(), dead=dead.float().mean()))
+
+            scalars = dict(loss=loss.detach(), unexplained=unexplained.detach())
+            log.append(dict(**scalars, dead=dead.float().mean()))
         run.end_epoch(epoch, log, sae, optimizer)
+
     metrics, h, z = common.evaluate(run, data, sae)
-    metrics |= reconstruction(sae, h, z) | {"dead_units": int((sae.idle >= len(x)).sum())}
+    metrics |= reconstruction(sae, h, z)
+    dead = sae.idle >= len(x)
+    metrics["dead_units"] = int(dead.sum())
     run.finish(metrics, sae.backbone)
-    print("{explained_variance:.1%} of the variance of h explained, mean ‖h − ĥ‖² {reconstruction_error:.4g}; "
-          "{dead_units} units were idle in the last pass over the training images".format_map(metrics))
+    explained = f"{metrics['explained_variance']:.1%} of the variance of h explained"
+    error = f"mean ‖h − ĥ‖² {metrics['reconstruction_error']:.4g}"
+    idle = f"{metrics['dead_units']} units were idle in the last pass over the training images"
+    print(f"{explained}, {error}; {idle}")
 
 
 if __name__ == "__main__":

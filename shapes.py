@@ -1,76 +1,301 @@
-"""The built-in data set `shapes`: 6,000 images of an object on a background, labelled with both, and a caption of each.
-Objects are equally frequent and hard to tell, backgrounds are neither: what an unsupervised method prefers to see shows
-in its dimensions. Other frequencies, backgrounds and pairs of both make the shifts of tools/robustness.py.
+"""The built-in data set `shapes`: 6,000 images of an object on a background, with captions.
+
+Images are labelled with both. Objects are equally frequent and hard to tell, backgrounds are
+neither: what an unsupervised method prefers to see shows in its dimensions. Other frequencies,
+backgrounds and pairs of both make the shifts of tools/robustness.py.
 """
+
 import math
 
 import numpy as np
 import torch
+from torch import Tensor
 
-OBJECTS = "circle triangle square hexagon star clover ring plus half-disc crescent".split()
+F64 = torch.float64  # so that every machine draws the same bytes
+
+# --------------------------------------------------------------------------------------- frequencies
 BACKGROUNDS = {"sky": 0.40, "grass": 0.25, "sand": 0.15, "water": 0.12, "night": 0.08}
-UNSEEN = dict.fromkeys(BACKGROUNDS, 0.0) | {"tiles": 0.5, "fog": 0.5}  # two that no training image has
-PLACES = ["top left", "top", "top right", "left", "middle", "right", "bottom left", "bottom", "bottom right"]
-PHRASES = ["a {size} {colour} {object} on {background}, {place}",
-           "{background} with a {colour} {object}, {size}, {place}",
-           "{place} on {background} there is a {size} {colour} {object}",
-           "{object}, {colour} and {size}, {place}, {background}"]
+NO_BACKGROUNDS = dict.fromkeys(BACKGROUNDS, 0.0)
+UNSEEN = NO_BACKGROUNDS | {"tiles": 0.5, "fog": 0.5}  # two that no training image has
+
+# ------------------------------------------------------------------------------------------- words
+SIZES = ["small", "large"]
+COLOURS = ["orange", "crimson", "pink"]
+PLACES = [
+    "top left",
+    "top",
+    "top right",
+    "left",
+    "middle",
+    "right",
+    "bottom left",
+    "bottom",
+    "bottom right",
+]
+PHRASES = [
+    "a {size} {colour} {object} on {background}, {place}",
+    "{background} with a {colour} {object}, {size}, {place}",
+    "{place} on {background} there is a {size} {colour} {object}",
+    "{object}, {colour} and {size}, {place}, {background}",
+]
+
+# ------------------------------------------------------------------------------------- backgrounds
+MEAN_COLOURS = {  # red, green, blue in %
+    "sky": (45, 65, 95),
+    "grass": (25, 55, 15),
+    "sand": (85, 75, 50),
+    "water": (10, 45, 60),
+    "night": (5, 5, 15),
+    "tiles": (35, 22, 50),
+    "fog": (70, 70, 72),
+}
 
 
-def draw(train=5000, test=1000, seed=0, frequencies=BACKGROUNDS, paired=0.0, turn=0) -> dict[str, np.ndarray]:
-    """Arrays x_train, y_train, … of images (N, 3, 32, 32) uint8 of one of 10 objects `y`, equally many each, on a
-    `background` of these frequencies, in the order above, and `captions`; from closed forms in float64, so that every
-    machine has the same bytes. A share `paired` of the images of object y has background (y + turn) mod 5 instead."""
-    n, random, f64 = train + test, torch.Generator().manual_seed(seed), torch.float64
-    rand = lambda *shape: torch.rand(*shape, 1, 1, generator=random, dtype=f64)
+# A texture is what a background adds to its colour, roughly in [−1, 1].
+# u, v: (32, 32), the pixel's place from −1 to 1, to the right and down
+# noise: (n, 32, 32), uniform in [0, 1]
+def sky(u, v, noise):
+    haze = 0.7 * v  # brighter to the horizon
+    clouds = ((3 * u).sin() * (5 * v).sin()).clamp(min=0)
+    return haze + 0.6 * clouds
+
+
+def grass(u, v, noise):
+    blades = (22 * u + 3 * (4 * v).sin()).sin()
+    return blades * (0.4 + 0.6 * noise)
+
+
+def sand(u, v, noise):
+    return 2.4 * noise - 1.2
+
+
+def water(u, v, noise):
+    return (14 * v + 1.5 * (3 * u).sin()).sin()
+
+
+def night(u, v, noise):
+    stars = noise > 0.96
+    return 4.5 * stars
+
+
+def tiles(u, v, noise):
+    joints = (8 * v).frac().abs() < 0.2
+    row = (8 * v).floor()
+    return 2.0 * joints + 0.8 * (6 * u + row * 1.5).sin()
+
+
+def fog(u, v, noise):
+    return (2 * u).cos() * (3 * v).cos() + 0.3 * noise
+
+
+TEXTURES = {
+    "sky": sky,
+    "grass": grass,
+    "sand": sand,
+    "water": water,
+    "night": night,
+    "tiles": tiles,
+    "fog": fog,
+}
+
+
+# ----------------------------------------------------------------------------------------- objects
+# An outline is the distance of a point (x, y) from it, negative inside, in units of the object's
+# size. x, y: (n, 32, 32), from the object's centre.
+def radius(x, y):
+    return (x**2 + y**2).sqrt()
+
+
+def polygon(x, y, sides):
+    """Regular, with corners at radius 1."""
+    wedge = math.pi / sides  # half of the angle of a side
+    from_middle = torch.remainder(torch.atan2(y, x), 2 * wedge) - wedge
+    return radius(x, y) * from_middle.cos() - math.cos(wedge)
+
+
+def circle(x, y):
+    return radius(x, y) - 0.9
+
+
+def triangle(x, y):
+    return polygon(x, y, 3)
+
+
+def square(x, y):
+    return polygon(x, y, 4)
+
+
+def hexagon(x, y):
+    return polygon(x, y, 6)
+
+
+def star(x, y):
+    """Five tips at radius 1, valleys at radius 0.45."""
+    wedge = math.pi / 5
+    from_tip = torch.remainder(torch.atan2(y, x) + wedge, 2 * wedge) - wedge
+    from_tip = from_tip.abs()
+    along = radius(x, y) * from_tip.cos() - 1  # from the tip
+    across = radius(x, y) * from_tip.sin()
+    edge_along = 0.45 * math.cos(wedge) - 1  # from the tip to a valley
+    edge_across = 0.45 * math.sin(wedge)
+    cross = along * edge_across - across * edge_along
+    return cross / math.hypot(edge_along, edge_across)
+
+
+def clover(x, y):
+    return radius(x, y) - 0.6 - 0.4 * (4 * torch.atan2(y, x)).cos()
+
+
+def ring(x, y):
+    return (radius(x, y) - 0.7).abs() - 0.22
+
+
+def plus(x, y):
+    nearer = x.abs().minimum(y.abs())
+    farther = x.abs().maximum(y.abs())
+    return torch.maximum(nearer - 0.3, farther - 0.95)
+
+
+def half_disc(x, y):
+    return torch.maximum(radius(x, y) - 1, y)
+
+
+def crescent(x, y):
+    hole = 0.8 - radius(x - 0.5, y)
+    return torch.maximum(radius(x, y) - 1, hole)
+
+
+OUTLINES = {
+    "circle": circle,
+    "triangle": triangle,
+    "square": square,
+    "hexagon": hexagon,
+    "star": star,
+    "clover": clover,
+    "ring": ring,
+    "plus": plus,
+    "half-disc": half_disc,
+    "crescent": crescent,
+}
+OBJECTS = list(OUTLINES)
+
+
+# ------------------------------------------------------------------------------------------ images
+def draw(
+    train=5000, test=1000, seed=0, frequencies=BACKGROUNDS, paired=0.0, turn=0
+) -> dict[str, np.ndarray]:
+    """Arrays x_train, x_test, y_train, … of so many images, and the same bytes everywhere.
+
+    x            images (N, 3, 32, 32) uint8
+    y            (N,), their objects, numbers in OBJECTS, equally many each
+    background   (N,), their backgrounds, numbers in `frequencies`, as often as these say
+    captions     (N,) strings
+
+    paired: a share of the images of object y, which have background (y + turn) mod 5 instead.
+    """
+    n = train + test
+    random = torch.Generator().manual_seed(seed)
+
+    def rand(*shape):
+        return torch.rand(*shape, 1, 1, generator=random, dtype=F64)
+
     y = torch.arange(n) % len(OBJECTS)
-    background = torch.multinomial(torch.tensor([*frequencies.values()], dtype=f64), n, True, generator=random)
+    weights = torch.tensor(list(frequencies.values()), dtype=F64)
+    background = torch.multinomial(weights, n, replacement=True, generator=random)
     if paired:
-        background = torch.where(rand(n).flatten() < paired, (y + turn) % len(BACKGROUNDS), background)
-    v, u = torch.meshgrid(*[(torch.arange(32, dtype=f64) + 0.5) / 16 - 1] * 2, indexing="ij")  # pixel centres
-    noise = torch.rand(n, 32, 32, generator=random, dtype=f64)
-    colours = torch.tensor([[45, 65, 95], [25, 55, 15], [85, 75, 50], [10, 45, 60], [5, 5, 15],
-                            [35, 22, 50], [70, 70, 72]], dtype=f64) / 100
-    images = colours[background].view(n, 3, 1, 1).repeat(1, 1, 32, 32)
-    for b, texture in enumerate([  # (32, 32), or (n_b, 32, 32) with noise; roughly in [-1, 1]
-            lambda _: 0.7 * v + 0.6 * ((3 * u).sin() * (5 * v).sin()).clamp(min=0),  # haze to the horizon, soft clouds
-            lambda noise: (22 * u + 3 * (4 * v).sin()).sin() * (0.4 + 0.6 * noise),  # blades
-            lambda noise: 2.4 * noise - 1.2,  # grains
-            lambda _: (14 * v + 1.5 * (3 * u).sin()).sin(),  # waves
-            lambda noise: 4.5 * (noise > 0.96),  # stars
-            lambda _: 2.0 * ((8 * v).frac().abs() < 0.2) + 0.8 * (6 * u + (8 * v).floor() * 1.5).sin(),
-            lambda noise: (2 * u).cos() * (3 * v).cos() + 0.3 * noise]):  # tiles above, fog here
-        images[background == b] += 0.22 * texture(noise[background == b]).unsqueeze(-3)
-    size, angle = 0.7 + 0.22 * rand(n), 2 * math.pi * rand(n)
-    cx, cy = (2 * rand(n) - 1) * (1.05 - size), (2 * rand(n) - 1) * (1.05 - size)
-    fill = torch.tensor([0.65, 0.15, 0.15], dtype=f64).view(3, 1, 1) + 0.27 * rand(n, 3)  # reds
-    px, py = (u - cx) / size, (v - cy) / size
-    px, py = px * angle.cos() + py * angle.sin(), py * angle.cos() - px * angle.sin()
-    def polygon(sides):  # outward distance to a regular polygon of circumradius 1
-        wedge = math.pi / sides
-        return lambda x, y, r, phi: r * (torch.remainder(phi, 2 * wedge) - wedge).cos() - math.cos(wedge)
-    def star(x, y, r, phi):  # five tips at radius 1, valleys at 0.45
-        t = (torch.remainder(phi + math.pi / 5, 2 * math.pi / 5) - math.pi / 5).abs()
-        ax, ay = 0.45 * math.cos(math.pi / 5) - 1, 0.45 * math.sin(math.pi / 5)
-        return ((r * t.cos() - 1) * ay - r * t.sin() * ax) / math.hypot(ax, ay)
-    for c, outline in enumerate([  # negative inside, in units of the object's size; in the order of OBJECTS
-            lambda x, y, r, phi: r - 0.9, polygon(3), polygon(4), polygon(6), star,
-            lambda x, y, r, phi: r - 0.6 - 0.4 * (4 * phi).cos(),
-            lambda x, y, r, phi: (r - 0.7).abs() - 0.22,
-            lambda x, y, r, phi: torch.maximum(x.abs().minimum(y.abs()) - 0.3, x.abs().maximum(y.abs()) - 0.95),
-            lambda x, y, r, phi: torch.maximum(r - 1, y),
-            lambda x, y, r, phi: torch.maximum(r - 1, 0.8 - ((x - 0.5) ** 2 + y**2).sqrt())]):
-        i = (y == c).nonzero()[:, 0]
-        distance = 16 * size[i] * outline(px[i], py[i], (px[i]**2 + py[i]**2).sqrt(), torch.atan2(py[i], px[i]))
-        inside = (0.5 - distance).clamp(0, 1)[:, None]  # in pixels, anti-aliased over one
-        images[i] = images[i] * (1 - inside) + fill[i] * inside
-    phrase, (_, green, blue) = torch.randint(len(PHRASES), (n,), generator=random), fill[..., 0, 0].T
-    third = lambda x: 1 + (x / 0.2).round().clamp(-1, 1).long().flatten()  # 0, 1, 2 with borders at −0.1 and 0.1
-    numbers = zip((size.flatten() > 0.81).int(), third(blue - green), y, background, 3 * third(cy) + third(cx), phrase)
-    captions = [PHRASES[i].format(size=["small", "large"][s], colour=["orange", "crimson", "pink"][c],
-                                  object=OBJECTS[o], background=[*frequencies][b], place=PLACES[p])
-                for s, c, o, b, p, i in numbers]
-    parts = {"x": (images.clamp(0, 1) * 255 + 0.5).to(torch.uint8).numpy(), "y": y.numpy(),
-             "background": background.numpy(), "captions": np.array(captions)}
-    split = {"train": slice(train), "test": slice(train, None)}
-    return {f"{key}_{part}": x[rows] for key, x in parts.items() for part, rows in split.items()}
+        chosen = rand(n).flatten() < paired
+        partner = (y + turn) % len(BACKGROUNDS)
+        background = torch.where(chosen, partner, background)
+    noise = torch.rand(n, 32, 32, generator=random, dtype=F64)
+
+    size = 0.7 + 0.22 * rand(n)  # (n, 1, 1), of half the image's side
+    angle = 2 * math.pi * rand(n)
+    cx = (2 * rand(n) - 1) * (1.05 - size)  # the centre, −1 to 1
+    cy = (2 * rand(n) - 1) * (1.05 - size)
+    red = torch.tensor([0.65, 0.15, 0.15], dtype=F64).view(3, 1, 1)
+    fill = red + 0.27 * rand(n, 3)  # (n, 3, 1, 1)
+    phrase = torch.randint(len(PHRASES), (n,), generator=random)
+
+    images = paint_backgrounds(background, noise)
+    paint_objects(images, y, size, angle, cx, cy, fill)
+    _, green, blue = fill[:, :, 0, 0].T
+    numbers = {
+        "size": (size.flatten() > 0.81).int(),
+        "colour": third(blue - green),
+        "object": y,
+        "background": background,
+        "place": 3 * third(cy.flatten()) + third(cx.flatten()),
+    }
+    parts = {
+        "x": (images.clamp(0, 1) * 255 + 0.5).to(torch.uint8).numpy(),
+        "y": y.numpy(),
+        "background": background.numpy(),
+        "captions": write_captions(phrase, numbers, list(frequencies)),
+    }
+    arrays = {}
+    for key, values in parts.items():
+        arrays[f"{key}_train"] = values[:train]
+        arrays[f"{key}_test"] = values[train:]
+    return arrays
+
+
+def pixel_centres() -> tuple[Tensor, Tensor]:
+    """u and v (32, 32): the places of an image's pixels from −1 to 1, to the right and down."""
+    centre = (torch.arange(32, dtype=F64) + 0.5) / 16 - 1
+    v, u = torch.meshgrid(centre, centre, indexing="ij")
+    return u, v
+
+
+def paint_backgrounds(background: Tensor, noise: Tensor) -> Tensor:
+    """Images (n, 3, 32, 32) of backgrounds (n,), numbers in TEXTURES, with noise (n, 32, 32)."""
+    u, v = pixel_centres()
+    colours = torch.tensor(list(MEAN_COLOURS.values()), dtype=F64) / 100
+    images = colours[background].view(-1, 3, 1, 1).repeat(1, 1, 32, 32)
+    for b, texture in enumerate(TEXTURES.values()):
+        chosen = background == b
+        grey = texture(u, v, noise[chosen])  # (32, 32), or with noise (n_b, 32, 32)
+        images[chosen] += 0.22 * grey.unsqueeze(-3)
+    return images
+
+
+def paint_objects(images, y, size, angle, cx, cy, fill) -> None:
+    """Paint the objects y (n,) over images (n, 3, 32, 32).
+
+    size, angle, cx, cy: (n, 1, 1); fill: their colours (n, 3, 1, 1)
+    """
+    u, v = pixel_centres()
+    right = (u - cx) / size  # (n, 32, 32), from the object's centre
+    down = (v - cy) / size
+    px = right * angle.cos() + down * angle.sin()
+    py = down * angle.cos() - right * angle.sin()
+    for c, outline in enumerate(OUTLINES.values()):
+        chosen = (y == c).nonzero()[:, 0]
+        distance = 16 * size[chosen] * outline(px[chosen], py[chosen])  # in pixels
+        inside = (0.5 - distance).clamp(0, 1)  # anti-aliased over one pixel
+        inside = inside[:, None]  # (n_c, 1, 32, 32)
+        images[chosen] = images[chosen] * (1 - inside) + fill[chosen] * inside
+
+
+# ---------------------------------------------------------------------------------------- captions
+def third(x: Tensor) -> Tensor:
+    """0, 1 or 2: x below −0.1, between, above 0.1."""
+    return 1 + (x / 0.2).round().clamp(-1, 1).long()
+
+
+def write_captions(phrase: Tensor, numbers: dict[str, Tensor], backgrounds: list[str]):
+    """Captions (n,) of phrases (n,), numbers in PHRASES.
+
+    numbers: (n,) for each word in braces, its number in the list of these words.
+    """
+    words = {
+        "size": SIZES,
+        "colour": COLOURS,
+        "object": OBJECTS,
+        "background": backgrounds,
+        "place": PLACES,
+    }
+    captions = []
+    for i, p in enumerate(phrase.tolist()):
+        chosen = {key: words[key][numbers[key][i]] for key in words}
+        captions.append(PHRASES[p].format(**chosen))
+    return np.array(captions)

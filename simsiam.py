@@ -1,25 +1,23 @@
-"""SimSiam: two views predict each other; no negatives, no momentum network, only a predictor and a stop-gradient.
+"""SimSiam: two views predict each other, without negatives and without a momentum network.
 
-    L = ½ D(p1, sg[z2]) + ½ D(p2, sg[z1]),   D(p, z) = −cos(p, z),   z = projector(backbone(x)),   p = predictor(z)
+    L = ½ D(p1, sg[z2]) + ½ D(p2, sg[z1])         sg: stop-gradient
+    D(p, z) = −cos(p, z)
+    z = projector(backbone(x)),   p = predictor(z)
 
-Chen, He, "Exploring Simple Siamese Representation Learning", CVPR 2021, arXiv 2011.10566, Eq. (1) to (4). The constant
-embedding is a minimum of this loss; that training does not find it is the paper's point.
+Chen, He, "Exploring Simple Siamese Representation Learning", CVPR 2021, arXiv 2011.10566,
+Eq. (1) to (4). Constant embeddings are a minimum of L; that training does not find them is the
+paper's point. Without the stop-gradient, or without the predictor, it does.
 
     python simsiam.py                                    the built-in data set, on a laptop
-    python simsiam.py --no-stop-grad                     the embedding collapses; so it does with --no-predictor
+    python simsiam.py --no-stop-grad                     the embeddings collapse to a line
+    python simsiam.py --no-predictor                     these too
     python simsiam.py --dataset cifar10 --epochs 800     the paper's CIFAR recipe
 
-Measured with the first command (results/shapes-simsiam-seed*): linear probe 55.1 ± 2.9 %, collapse indicator .99 ± .01
-(mean ± std of seeds 1 to 5; 15 epochs in two minutes on one thread of an Intel Xeon, bf16, torch 2.15, 2026-11-23).
-With the second 34 ± 9 % and .31 ± .13, with --no-predictor 38 ± 10 % and .23 ± .03 (seeds 1 to 3). The last norm keeps
-the mean of a batch at 0, so collapsed embeddings are not equal but lie on one line, a share f of them on the shorter
-side, and the indicator is 2·sqrt(f (1 − f)), at least about 2/sqrt(batch); at batch 1000 two seeds end at .10 and .08,
-one came down to .10 and bounced (results/simsiam-16px-*). The paper's rows have not been measured yet.
-
-Differences from the paper: common.py's, and 1. normalisations use eps = 1e-2; 2. the settings `shapes` and `default`
-are ours, and do without the zero initialisation of residual branches: with it fifteen epochs of `shapes` end at a probe
-of 52.1 ± 1.2 % (seeds 1 to 3; results/shapes-simsiam-zero-init-seed*).
+Where we differ from the paper, besides what common.py lists:
+1. Embeddings are normalised with eps = 1e-2.
+2. The settings `shapes` and `default` are ours; their residual branches do not start at 0.
 """
+
 import argparse
 
 import torch
@@ -28,81 +26,124 @@ import torch.nn.functional as F
 
 import common
 
-EPS = 1e-2  # of the loss's normalisation: a row of norm 0 must not have its gradient divided by the usual 1e-12
+# ---------------------------------------------------------------------------------------- settings
+NETWORK = dict(arch="resnet18", image_size=32, zero_init_residual=True)
+HEADS = dict(projector_layers=2, head_out=2048, predictor_hidden=512)
+TRAINING = dict(epochs=800, batch_size=512, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=0.0)
+VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.2, blur=0.0, crop="bilinear")
+PAPER = NETWORK | HEADS | TRAINING | VIEWS  # the paper's CIFAR recipe
 
-PAPER = dict(  # the paper's CIFAR recipe
-    arch="resnet18", zero_init_residual=True, image_size=32, epochs=800, batch_size=512, optimizer="sgd", lr=0.06,
-    weight_decay=5e-4, warmup=0.0, projector_layers=2, head_out=2048, predictor_hidden=512,
-    min_scale=0.2, jitter=0.4, gray=0.2, blur=0.0, crop="bilinear")
+LARGE = dict(arch="resnet50", image_size=224, projector_layers=3)
+SHORT = dict(epochs=100, lr=0.1, weight_decay=1e-4)
+IMAGENET = PAPER | LARGE | SHORT | dict(blur=0.5)
+
+SMALL = dict(arch="resnet8", zero_init_residual=False)
+NARROW = dict(projector_layers=3, head_out=512, predictor_hidden=128)
+FAST = dict(epochs=15, batch_size=128, lr=0.2)
+STRONG = dict(jitter=0.8)
+SHAPES = PAPER | SMALL | NARROW | FAST | STRONG
+
+MEDIUM = dict(zero_init_residual=False, head_out=512, predictor_hidden=128)
+QUICK = dict(epochs=100, batch_size=128, lr=0.2)
+GENTLE = dict(jitter=0.5)
+DEFAULT = PAPER | MEDIUM | QUICK | GENTLE  # any other data set, and short runs
+
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": PAPER,
     "cifar100": PAPER,
-    "imagenet": PAPER | dict(
-        arch="resnet50", image_size=224, epochs=100, lr=0.1, weight_decay=1e-4, projector_layers=3, blur=0.5,
-    ),
-    "shapes": PAPER | dict(
-        arch="resnet8", zero_init_residual=False, epochs=15, batch_size=128, lr=0.2, projector_layers=3, head_out=512,
-        predictor_hidden=128, jitter=0.8,
-    ),
-    "default": PAPER | dict(  # any other data set, and short runs: results/README.md
-        zero_init_residual=False, epochs=100, batch_size=128, lr=0.2, head_out=512, predictor_hidden=128, jitter=0.5,
-    ),
+    "imagenet100": IMAGENET | dict(arch="resnet18"),  # no paper has this row
+    "imagenet": IMAGENET,
+    "shapes": SHAPES,
+    "default": DEFAULT,
 }
-PRESETS["imagenet100"] = PRESETS["imagenet"] | dict(arch="resnet18")  # no paper has this row
+
+# A row of norm 0 must not have its gradient divided by the usual 1e-12.
+EPS = 1e-2
 
 
+# ---------------------------------------------------------------------------------------- the loss
 def negative_cosine(p, z, stop_gradient=True):
-    """−mean cos(p, sg[z]) of predictions p and targets z (N, K), in [−1, 1] (Eq. 1, 3), or without sg."""
-    z = z.detach() if stop_gradient else z
+    """D(p, z) = −cos(p, z) (SimSiam, Eq. 1), the mean over N predictions, in [−1, 1].
+
+    p, z: (N, K), predictions and what they shall predict, not necessarily normalised.
+    stop_gradient: z gets no gradient (Eq. 3).
+    """
+    if stop_gradient:
+        z = z.detach()
     with torch.autocast(p.device.type, enabled=False):  # float32, whatever the caller's autocast
-        return -(F.normalize(p.float(), dim=1, eps=EPS) * F.normalize(z.float(), dim=1, eps=EPS)).sum(1).mean()
+        p = F.normalize(p.float(), dim=1, eps=EPS)
+        z = F.normalize(z.float(), dim=1, eps=EPS)
+        cosines = (p * z).sum(1)  # (N,)
+    return -cosines.mean()
 
 
+# --------------------------------------------------------------------------------------- the model
 def projector(d, K, layers):
-    """h (N, d) → z (N, K): Linear-BN-ReLU blocks, and a last Linear-BN without scale and shift."""
-    blocks, width = [], d
+    """h (N, d) → z (N, K): Linear-BN-ReLU blocks, and a last Linear-BN without scale and shift.
+
+    The last norm keeps the mean of a batch at 0, so that collapsed embeddings are not equal: they
+    lie on a line through 0. With a share f of them on one side `spread` is 2√(f (1 − f)).
+    """
+    blocks = []
+    width = d
     for _ in range(layers - 1):
         blocks += [nn.Linear(width, K, bias=False), nn.BatchNorm1d(K), nn.ReLU()]
         width = K
-    return nn.Sequential(*blocks, nn.Linear(width, K, bias=False), nn.BatchNorm1d(K, affine=False))
+    blocks += [nn.Linear(width, K, bias=False), nn.BatchNorm1d(K, affine=False)]
+    return nn.Sequential(*blocks)
 
 
-def bottleneck(K, hidden):
-    """The predictor, z (N, K) → p (N, K): Linear-BN-ReLU-Linear."""
-    return nn.Sequential(nn.Linear(K, hidden, bias=False), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Linear(hidden, K))
+def predictor(K, hidden):
+    """z (N, K) → p (N, K): Linear-BN-ReLU-Linear, a bottleneck."""
+    return nn.Sequential(
+        nn.Linear(K, hidden, bias=False),
+        nn.BatchNorm1d(hidden),
+        nn.ReLU(),
+        nn.Linear(hidden, K),
+    )
 
 
 class SimSiam(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d), embedding z (N, K), prediction p (N, K) of the other view's z."""
+    """Images (N, 3, S, S) → h (N, d), z (N, K), p (N, K)."""
 
-    def __init__(self, backbone, head, predictor):
+    def __init__(self, args):
         super().__init__()
-        self.backbone, self.head, self.predictor = backbone, head, predictor
+        self.backbone, d = common.resnet(args.arch, args.image_size, args.zero_init_residual)
+        K = args.head_out
+        if args.predictor:
+            self.predictor = predictor(K, args.predictor_hidden)
+        else:
+            self.predictor = nn.Identity()
+        self.head = projector(d, K, args.projector_layers)
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
         z = self.head(h)  # (N, K)
-        return h, z, self.predictor(z)
+        p = self.predictor(z)  # (N, K), of the other view's z
+        return h, z, p
 
 
-def network(args):
-    """The model that the settings of a run describe."""
-    backbone, d = common.resnet(args.arch, args.image_size, args.zero_init_residual)
-    K = args.head_out
-    predictor = bottleneck(K, args.predictor_hidden) if args.predictor else nn.Identity()
-    return SimSiam(backbone, projector(d, K, args.projector_layers), predictor)
+network = SimSiam  # the name by which tools/ build the model of any method
 
 
+# ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Values that depend on the data set are in PRESETS."""
+    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    add, positive = flags.add_argument, common.within(0, kind=int)
+    positive = common.within(0, kind=int)
+    yes_or_no = argparse.BooleanOptionalAction
+    add = flags.add_argument
     add("--head-out", type=positive, help="width and outputs K of the projector (paper: 2048)")
     add("--projector-layers", type=positive, help="its linear layers (paper: 3; 2 on CIFAR)")
     add("--predictor-hidden", type=positive, help="hidden units of the predictor (paper: 512)")
-    add("--zero-init-residual", action=argparse.BooleanOptionalAction, help="residual branches start at 0 (paper: yes)")
-    add("--no-stop-grad", dest="stop_grad", action="store_false", help="ablation: targets get gradient too; collapses")
+    add("--zero-init-residual", action=yes_or_no, help="residual branches start at 0 (paper: yes)")
+    add(
+        "--no-stop-grad",
+        dest="stop_grad",
+        action="store_false",
+        help="ablation: targets get gradient too; collapses",
+    )
     add("--no-predictor", dest="predictor", action="store_false", help="ablation: p = z; collapses")
     return flags
 
@@ -112,33 +153,60 @@ def main(argv=None):
     torch.manual_seed(args.seed)
     data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
     steps = data.steps(args.batch_size)  # in an epoch
+    total = args.epochs * steps
+    warmup = args.warmup * steps
+    views = dict(
+        size=args.image_size,
+        min_scale=args.min_scale,
+        jitter=args.jitter,
+        gray=args.gray,
+        blur=args.blur,
+        crop=args.crop,
+    )
+
     model = network(args).to(args.device, memory_format=torch.channels_last)
-    groups = [dict(params=[*model.backbone.parameters(), *model.head.parameters()]),
-              dict(params=[*model.predictor.parameters()], fixed_lr=True)]  # the predictor's stays constant
-    optimizer = common.OPTIMIZERS[args.optimizer](groups, lr=args.lr, weight_decay=args.weight_decay)
+    Optimizer = common.OPTIMIZERS[args.optimizer]
+    others = [*model.backbone.parameters(), *model.head.parameters()]
+    predicting = dict(params=list(model.predictor.parameters()), fixed_lr=True)
+    groups = [dict(params=others), predicting]  # the predictor's learning rate stays constant
+    optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
+
     run = common.Run(args)
     net = run.parallel(model)
-    both = run.compile(lambda v1, v2: (net(v1), net(v2)))  # two calls: BatchNorm sees one view at a time
-    two_views, criterion = run.compile(common.two_views), run.compile(negative_cosine)
 
-    for epoch in range(run.restore(model, optimizer), args.epochs):  # from the first that is not done yet
+    def D(p, z):
+        return negative_cosine(p, z, args.stop_grad)
+
+    def both(v1, v2):
+        return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
+
+    two_views = run.compile(common.two_views)
+    both = run.compile(both)
+    D = run.compile(D)
+
+    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    for epoch in range(first, args.epochs):
         model.train()
         run.seed(epoch)
         log = []
-        for step, (images, _) in enumerate(data.batches(args.batch_size, args.seed, epoch, args.device), epoch * steps):
-            optimizer.zero_grad()
-            v1, v2 = two_views(images, args.image_size, min_scale=args.min_scale, jitter=args.jitter, gray=args.gray,
-                               blur=args.blur, crop=args.crop)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                (h1, z1, p1), (h2, z2, p2) = both(v1, v2)
-            z1, z2, p1, p2 = common.gather(z1, z2, p1, p2)  # of all processes, with gradient
-            loss = (criterion(p1, z2, args.stop_grad) + criterion(p2, z1, args.stop_grad)) / 2  # Eq. (4)
+        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        for step, (images, _) in enumerate(batches, start=epoch * steps):
+            common.set_lr(optimizer, common.lr_at(step, total, warmup))
 
+            v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
+            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+                (_, z1, p1), (_, z2, p2) = both(v1, v2)
+            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            z1, z2, p1, p2 = common.gather(z1, z2, p1, p2)
+            loss = D(p1, z2) / 2 + D(p2, z1) / 2  # Eq. (4)
+
+            optimizer.zero_grad()
             loss.backward()
-            common.set_lr(optimizer, common.lr_at(step, args.epochs * steps, args.warmup * steps))
             optimizer.step()
+
             log.append(dict(loss=loss.detach(), **common.health(z1)))
         run.end_epoch(epoch, log, model, optimizer)
+
     if common.rank() == 0:
         metrics, *_ = common.evaluate(run, data, model)
         run.finish(metrics, model.backbone)

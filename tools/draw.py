@@ -1,5 +1,5 @@
 """look.py's pictures that need matplotlib, each of what finished runs left in their folders."""
-import itertools
+
 import json
 import re
 from pathlib import Path
@@ -19,176 +19,305 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 
 def save(figure, path: Path) -> None:
+    """Write a figure and forget it."""
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
+def mean_and_std(values) -> tuple[np.ndarray, np.ndarray]:
+    """Over the seeds, which are the first axis; the deviation of one seed is 0."""
+    ddof = min(1, len(values) - 1)
+    return np.mean(values, 0), np.std(values, 0, ddof=ddof)
+
+
+# ------------------------------------------------------------------------------ pictures of one run
 def dimensions(path: Path, e: Tensor) -> None:
-    """Of embeddings e (N, K): |C| of 20 random live dimensions ([NCL] Fig. 3c); activations of 40 evenly spread samples
-    (Fig. 1c, d), the dimensions by their mean; active dimensions per sample."""
+    """Three panels on embeddings e (N, K).
+
+    left     |C| of 20 random live dimensions ([NCL] Fig. 3c)
+    middle   activations of 40 evenly spread images, the dimensions by their mean (Fig. 1c, d)
+    right    active dimensions of an image
+    """
     e = F.normalize(e)
-    active, order = e.abs() > common.ACTIVE, e.abs().mean(0).argsort(descending=True)
+    active = e.abs() > common.ACTIVE  # (N, K)
+    figure, panels = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
+    left, middle, right = panels
+
     live = active.any(0).nonzero()[:, 0]
-    shown = live[torch.randperm(len(live), generator=torch.Generator().manual_seed(0))[:20]]
+    at_random = torch.randperm(len(live), generator=torch.Generator().manual_seed(0))
+    shown = live[at_random[:20]]
     f = F.normalize(e[:, shown], dim=0)
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 3.4), layout="constrained")
-    picture = left.imshow((f.T @ f).abs().numpy(), vmin=0, vmax=1, cmap="magma")
-    left.set(title=f"|correlation| of {len(shown)} random live dimensions", xticks=[], yticks=[])
+    cosines = (f.T @ f).abs()
+    picture = left.imshow(cosines.numpy(), vmin=0, vmax=1, cmap="magma")
+    title = f"|correlation| of {len(shown)} random live dimensions"
+    left.set(title=title, xticks=[], yticks=[])
     figure.colorbar(picture, ax=left)
+
     rows = torch.linspace(0, len(e) - 1, min(40, len(e))).long()
-    picture = middle.imshow(e[rows][:, order].abs().numpy(), aspect="auto", vmin=0, cmap="magma", interpolation="none")
-    middle.set(title=f"|activation|, {active.float().mean():.1%} of the entries active", ylabel="image",
-               xlabel="dimension, the most active first")
+    order = e.abs().mean(0).argsort(descending=True)
+    size = e[rows][:, order].abs()
+    picture = middle.imshow(size.numpy(), aspect="auto", vmin=0, cmap="magma", interpolation="none")
+    title = f"|activation|, {active.float().mean():.1%} of the entries active"
+    middle.set(title=title, ylabel="image", xlabel="dimension, the most active first")
     figure.colorbar(picture, ax=middle)
-    right.hist(active.sum(1).numpy(), bins=min(50, e.shape[1] + 1), range=(0, e.shape[1]))
-    right.set(title="active dimensions per image", xlabel=f"of {e.shape[1]}", ylabel="images")
+
+    K = e.shape[1]
+    right.hist(active.sum(1).numpy(), bins=min(50, K + 1), range=(0, K))
+    right.set(title="active dimensions per image", xlabel=f"of {K}", ylabel="images")
     save(figure, path)
 
 
 def collapse(path: Path, lines: list[dict]) -> None:
-    """The collapse indicator "spread" over the epochs, of the lines of metrics.jsonl ([SimSiam] Fig. 2)."""
+    """The collapse indicator "spread" over the epochs ([SimSiam] Fig. 2).
+
+    lines: metrics.jsonl
+    """
     epochs = [line for line in lines if "spread" in line]
+    x = [line["epoch"] for line in epochs]
+    spread = [line["spread"] for line in epochs]
     figure, panel = plt.subplots(figsize=(5, 3), layout="constrained")
-    panel.plot([line["epoch"] for line in epochs], [line["spread"] for line in epochs], marker=".")
+    panel.plot(x, spread, marker=".")
     panel.axhline(1, color="grey", linestyle=":")
-    panel.set(xlabel="epoch", ylabel="std of z/‖z‖, times √K", title="1: healthy, 0: collapsed", ylim=(0, 1.1))
+    panel.set(xlabel="epoch", ylabel="std of z/‖z‖, times √K", ylim=(0, 1.1))
+    panel.set(title="1: healthy, 0: collapsed")
     save(figure, path)
 
 
+# ---------------------------------------------------------------------------- pictures of some runs
 def spectra(path: Path, runs: dict[str, dict[str, Tensor]]) -> None:
-    """Of runs {title: {"h": (N, d), "z": (N, K)}}, eigenvalues on a log scale, a panel per kind of vectors, a line per
-    run ([SparseHead] Fig. 1, 3), and the min-max ratio of the first d dimensions of z over d (Lemma 5.7). Embeddings
-    are kept in 16 bits: what is below 1e-8 of the largest eigenvalue is rounding."""
-    figure, (*axes, last) = plt.subplots(1, 3, figsize=(13.5, 3.4), layout="constrained")
-    for axis, (kind, name) in zip(axes, {"h": "representation", "z": "embedding"}.items()):
-        for title, arrays in runs.items():
-            values = spectrum(arrays[kind])
-            label = f"{title}, effective rank {effective_rank(values):.1f} of {len(values)}"
-            axis.plot(range(1, len(values) + 1), values.clamp(min=1e-12 * values[0]), label=label)
-        axis.set(yscale="log", xlabel="eigenvalue", title=name)
-        axis.legend(fontsize=7)
-    z = [(title, arrays["z"][:1000].float(), "-") for title, arrays in runs.items()]
-    normal = torch.randn(z[0][1].shape, generator=torch.Generator().manual_seed(0))
-    for title, x, style in (*z, ("independent normal dimensions", normal, "k:")):
-        sizes = [2**k for k in range(2, x.shape[1].bit_length())]
-        last.plot(sizes, [min_max_ratio(x[:, :d]) for d in sizes], style, label=title)
-    last.set(xscale="log", yscale="log", xlabel="dimensions of the embedding, d", title="(δmax − δmin) / δmin")
-    last.legend(fontsize=7)
+    """Eigenvalues on a log scale, a panel for each kind of vectors, a line for each run
+    ([SparseHead] Fig. 1, 3), and the min-max ratio of the first d dimensions of z (Lemma 5.7).
+
+    Embeddings are kept in 16 bits: what is below 1e-8 of the largest eigenvalue is rounding.
+
+    runs: title → {"h": (N, d), "z": (N, K)}
+    """
+    figure, panels = plt.subplots(1, 3, figsize=(13.5, 3.4), layout="constrained")
+    of_h, of_z, ratios = panels
+    draw_eigenvalues(of_h, "representation", {title: run["h"] for title, run in runs.items()})
+    draw_eigenvalues(of_z, "embedding", {title: run["z"] for title, run in runs.items()})
+
+    embeddings = [run["z"][:1000].float() for run in runs.values()]
+    for title, z in zip(runs, embeddings):
+        draw_ratios(ratios, z, "-", title)
+    generator = torch.Generator().manual_seed(0)
+    normal = torch.randn(embeddings[0].shape, generator=generator)
+    draw_ratios(ratios, normal, "k:", "independent normal dimensions")
+    ratios.set(xscale="log", yscale="log", xlabel="dimensions of the embedding, d")
+    ratios.set(title="(δmax − δmin) / δmin")
+    ratios.legend(fontsize=7)
     save(figure, path)
+
+
+def draw_eigenvalues(panel, name: str, vectors: dict[str, Tensor]) -> None:
+    """vectors: title of a run → (N, d)."""
+    for title, x in vectors.items():
+        values = spectrum(x)
+        rank = effective_rank(values)
+        label = f"{title}, effective rank {rank:.1f} of {len(values)}"
+        values = values.clamp(min=1e-12 * values[0])
+        panel.plot(range(1, len(values) + 1), values, label=label)
+    panel.set(yscale="log", xlabel="eigenvalue", title=name)
+    panel.legend(fontsize=7)
+
+
+def draw_ratios(panel, z: Tensor, style: str, label: str) -> None:
+    """The min-max ratio of the first 4, 8, 16, … dimensions of z (N, K)."""
+    sizes = [2**k for k in range(2, z.shape[1].bit_length())]
+    values = [min_max_ratio(z[:, :d]) for d in sizes]
+    panel.plot(sizes, values, style, label=label)
 
 
 def selection(path: Path, runs: dict[str, list[dict]]) -> None:
-    """P@10 and probe with the m most active dimensions and with m random ones, over m, of final records of runs
-    {title: [record of a seed, …]}: mean ± std over seeds ([NCL], feature selection)."""
+    """P@10 and probe with the m most active dimensions and with m random ones, over m
+    ([NCL], feature selection): mean ± std over seeds.
+
+    runs: title → final records with selection.json, one a seed
+    """
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
-    for axis, (key, whole, label) in zip(axes, (("p_at_10", "p_at_10", "P@10, %"),
-                                                ("lp1", "lp1_embedding", "linear probe on z, %"))):
-        for colour, (title, records) in enumerate(runs.items()):
-            sizes = sorted(int(name.rsplit("_", 1)[1]) for name in records[0] if name.startswith(f"{key}_top_"))
-            for kind, style in ("top", "-"), ("random", ":"):
-                values = [[r[f"{key}_{kind}_{m}"] for m in sizes] + [r[whole]] for r in records]
-                mean, std = np.mean(values, 0), np.std(values, 0, ddof=min(1, len(values) - 1))
-                x = [*sizes, 2 * sizes[-1]]  # the last is all of them
-                axis.plot(x, mean, style, color=f"C{colour}", marker=".", label=f"{title}, {kind}")
-                axis.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.12)
-        axis.set(xscale="log", xlabel="dimensions kept", ylabel=label)
-        axis.set_xticks(x, map(str, x), minor=False)
-        axis.minorticks_off()
-    axes[1].legend(fontsize=7)
+    left, right = axes
+    draw_selection(left, runs, "p_at_10", "p_at_10", "P@10, %")
+    draw_selection(right, runs, "lp1", "lp1_embedding", "linear probe on z, %")
+    right.legend(fontsize=7)
     save(figure, path)
 
 
+def draw_selection(panel, runs: dict[str, list[dict]], key: str, whole: str, label: str) -> None:
+    """key: of the numbers with some dimensions; whole: of the one with all."""
+    for colour, (title, records) in enumerate(runs.items()):
+        start = f"{key}_top_"
+        sizes = [int(name.removeprefix(start)) for name in records[0] if name.startswith(start)]
+        sizes = sorted(sizes)
+        x = sizes + [2 * sizes[-1]]  # the last is all of them
+        for kind, style in ("top", "-"), ("random", ":"):
+            values = []
+            for record in records:
+                some = [record[f"{key}_{kind}_{m}"] for m in sizes]
+                values.append(some + [record[whole]])
+            mean, std = mean_and_std(values)
+            line = f"{title}, {kind}"
+            panel.plot(x, mean, style, color=f"C{colour}", marker=".", label=line)
+            panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.12)
+    panel.set(xscale="log", xlabel="dimensions kept", ylabel=label)
+    panel.set_xticks(x, map(str, x), minor=False)
+    panel.minorticks_off()
+
+
 def titles(runs: list[tuple]) -> list[str]:
-    """A title per run: the settings in which the runs differ, or their folders' names where these do not tell them."""
-    keys = "method", "base", "head", "sparse_weight", "seed"
-    told = [[f"{key} {config.get(key)}" for key in keys] for _, config, _ in runs]
-    named = [", ".join(text for text, *every in zip(own, *told) if len({*every}) > 1) for own in told]
-    return named if len({*named}) == len(named) > 1 else [folder.resolve().name for folder, *_ in runs]
+    """A title for each run: the settings in which the runs differ, or their folders' names where
+    these do not tell them.
+
+    runs: (folder, config, arrays)
+    """
+    told = [[] for _ in runs]
+    for key in ("method", "base", "head", "sparse_weight", "seed"):
+        texts = [f"{key} {config.get(key)}" for _, config, _ in runs]
+        if len(set(texts)) > 1:
+            for settings, text in zip(told, texts):
+                settings.append(text)
+    named = [", ".join(settings) for settings in told]
+    if len(runs) > 1 and len(set(named)) == len(runs):
+        return named
+    return [folder.resolve().name for folder, _, _ in runs]
 
 
 def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
-    """All pictures of runs (folder, config with metrics.jsonl's "lines", arrays) of image methods, in their folders;
-    what compares them in the first (selection.png: those with its data set and K, a method's runs as seeds)."""
-    records = {}
+    """All pictures of runs of image methods, in their folders; what compares them in the first's.
+
+    selection.png has the runs with the first one's data set and K, a method's runs as its seeds.
+
+    runs: (folder, config with metrics.jsonl as "lines", arrays)
+    """
+    if not runs:
+        return
+    first, first_config, first_arrays = runs[0]
+    records = {}  # method: final records
     for folder, config, arrays in runs:
         dimensions(folder / "dimensions.png", arrays["z"])
         if config["method"] == "simsiam":
             collapse(folder / "collapse.png", config["lines"])
-        last, chosen = config["lines"][-1], folder / "selection.json"
+        last = config["lines"][-1]
+        chosen = folder / "selection.json"
         if chosen.exists():
             last = last | json.loads(chosen.read_text())
-        same = (config["dataset"], arrays["z"].shape) == (runs[0][1]["dataset"], runs[0][2]["z"].shape)
-        if same and any(name.startswith("p_at_10_top") for name in last) and last["p_at_10"] is not None:
+        same_data = config["dataset"] == first_config["dataset"]
+        same_shape = arrays["z"].shape == first_arrays["z"].shape
+        selected = any(name.startswith("p_at_10_top") for name in last)
+        if same_data and same_shape and selected and last["p_at_10"] is not None:
             records.setdefault(config["method"], []).append(last)
     if records:
-        selection(runs[0][0] / "selection.png", records)
-    if len(runs) > 1 or runs and runs[0][1]["method"] == "sparsehead":
-        spectra(runs[0][0] / "spectra.png", dict(zip(titles(runs), (arrays for _, _, arrays in runs))))
+        selection(first / "selection.png", records)
+    if len(runs) > 1 or first_config["method"] == "sparsehead":
+        arrays = [arrays for _, _, arrays in runs]
+        spectra(first / "spectra.png", dict(zip(titles(runs), arrays)))
 
 
+# ------------------------------------------------------------------------------- sparse_coding.py's
 def landscapes(folders: list[Path]) -> None:
     """landscape() of runs of sparse_coding.py."""
     for folder in folders:
         try:
             curves = dict(np.load(folder / "curves.npz", allow_pickle=False))
         except Exception as error:  # what a damaged archive may raise is not listed anywhere
-            raise common.BadInput(f"{folder / 'curves.npz'} cannot be read ({type(error).__name__}: {error})")
+            reason = f"{type(error).__name__}: {error}"
+            text = f"{folder / 'curves.npz'} cannot be read ({reason})"
+            raise common.BadInput(text) from error
         landscape(folder, curves)
 
 
 def landscape(folder: Path, curves: dict[str, np.ndarray]) -> None:
-    """<experiment>.png: minimum max-cosine and loss over learning rate × steps, mean ± std over seeds, of curves named
-    <experiment>/<setting>/<key>, (T,) or (T, seeds). A colour per program, a line style per swept value."""
-    settings = [key.removesuffix("/min") for key in curves if key.endswith("/min")]
-    for experiment, own in itertools.groupby(settings, lambda setting: setting.split("/")[0]):
-        figure, panels = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained")
-        colours, styles = {}, {}
-        for setting in own:
-            title = setting.split("/", 1)[1]
-            name = re.sub(r"(, (sparsity|keep|noise|temperature|lr|warm|uncovered) [\w.-]+)+$", "", title)
-            colour, style = colours.setdefault(name, len(colours)), styles.get(name, 0)
-            styles[name] = style + 1
-            for panel, key in zip(panels, ("min", "loss")):
-                x, y = curves[f"{setting}/lr_times_steps"], curves[f"{setting}/{key}"]
-                mean, std = y.mean(1), y.std(1, ddof=min(1, y.shape[1] - 1))
-                panel.plot(x, mean, ("-", "--", ":", "-.")[style % 4], color=f"C{colour}", label=title)
-                panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.15)
-        for panel, label in zip(panels, ("minimum max-cosine", "loss")):
-            panel.set(xlabel="learning rate × steps", ylabel=label)
-            if experiment == "budget":
-                panel.set_xscale("log")
-                for paper in (200, 400):  # the paper's: SimCLR and noncl, SimSiam
-                    panel.axvline(paper, color="grey", linestyle=":")
-        panels[0].set_ylim(0, 1)
-        figure.legend(*panels[0].get_legend_handles_labels(), fontsize=7, loc="outside right")
-        save(figure, folder / f"{experiment}.png")
+    """<experiment>.png for each experiment in curves.
+
+    curves: <experiment>/<setting>/<key>, (T,) or (T, seeds)
+    """
+    experiments = {}  # name: its settings
+    for key in curves:
+        if key.endswith("/min"):
+            experiment, setting = key.removesuffix("/min").split("/", 1)
+            experiments.setdefault(experiment, []).append(setting)
+    for experiment, settings in experiments.items():
+        draw_experiment(folder, experiment, settings, curves)
 
 
+SWEPT = re.compile(r"(, (sparsity|keep|noise|temperature|lr|warm|uncovered) [\w.-]+)+$")
+LINE_STYLES = "-", "--", ":", "-."
+
+
+def draw_experiment(folder: Path, experiment: str, settings: list[str], curves: dict) -> None:
+    """Minimum max-cosine and loss over learning rate × steps, mean ± std over seeds.
+
+    A colour for each program, a line style for each swept value.
+    """
+    figure, panels = plt.subplots(1, 2, figsize=(12, 3.8), layout="constrained")
+    programs = {}  # program: how many of its settings are drawn
+    for setting in settings:
+        program = SWEPT.sub("", setting)
+        drawn = programs.get(program, 0)
+        programs[program] = drawn + 1
+        colour = f"C{list(programs).index(program)}"
+        style = LINE_STYLES[drawn % len(LINE_STYLES)]
+        x = curves[f"{experiment}/{setting}/lr_times_steps"]
+        for panel, key in zip(panels, ("min", "loss")):
+            mean, std = mean_and_std(curves[f"{experiment}/{setting}/{key}"].T)
+            panel.plot(x, mean, style, color=colour, label=setting)
+            panel.fill_between(x, mean - std, mean + std, color=colour, alpha=0.15)
+    for panel, label in zip(panels, ("minimum max-cosine", "loss")):
+        panel.set(xlabel="learning rate × steps", ylabel=label)
+        if experiment == "budget":
+            panel.set_xscale("log")
+            for paper in (200, 400):  # the paper's: SimCLR and noncl, SimSiam
+                panel.axvline(paper, color="grey", linestyle=":")
+    panels[0].set_ylim(0, 1)
+    lines, labels = panels[0].get_legend_handles_labels()
+    figure.legend(lines, labels, fontsize=7, loc="outside right")
+    save(figure, folder / f"{experiment}.png")
+
+
+# ------------------------------------------------------------------------------ pictures of records
 def grid(path: Path, rows, columns, tables: dict[str, dict[tuple, list[float]]]) -> None:
-    """A heat map of ρ and λ for each of tables {title: {(row, column): a value per seed}}: means, with three seeds or
-    more ± their standard deviation."""
-    figure, panels = plt.subplots(1, len(tables), figsize=(14, 3.6), layout="constrained", sharey=True)
+    """A heat map over ρ (rows) and λ (columns) for each table: means, with three seeds or more
+    ± their standard deviation.
+
+    tables: title → {(row, column): a value for each seed}
+    """
+    figure, panels = plt.subplots(
+        1, len(tables), figsize=(14, 3.6), layout="constrained", sharey=True
+    )
     for panel, (title, cells) in zip(panels, tables.items()):
-        panel.imshow([[np.mean(cells[row, column]) for column in columns] for row in rows], aspect="auto", alpha=0.6)
-        for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns)):
-            values = cells[row, column]
-            spread = f"\n± {np.std(values, ddof=1):.2g}" if len(values) > 2 else ""
-            panel.text(j, i, f"{np.mean(values):.3g}{spread}", ha="center", va="center", fontsize=8)
+        means = np.empty((len(rows), len(columns)))
+        for i, row in enumerate(rows):
+            for j, column in enumerate(columns):
+                values = cells[row, column]
+                means[i, j] = np.mean(values)
+                text = f"{means[i, j]:.3g}"
+                if len(values) > 2:
+                    text += f"\n± {np.std(values, ddof=1):.2g}"
+                panel.text(j, i, text, ha="center", va="center", fontsize=8)
+        panel.imshow(means, aspect="auto", alpha=0.6)
         panel.set(title=title, xlabel="λ", xticks=range(len(columns)), xticklabels=columns)
     panels[0].set(ylabel="ρ", yticks=range(len(rows)), yticklabels=rows)
     save(figure, path)
 
 
-def background_rates(runs, of_background, folder) -> None:
-    """background-rates.png: dimensions that stand for a background, activation rate over its frequency; above, how many
-    a run has. runs: a panel's title → dimensions.csv of its seeds."""
-    figure, panels = plt.subplots(1, len(runs), figsize=(12, 3.2), layout="constrained", sharex=True, sharey=True)
+def background_rates(runs: dict[str, list[np.ndarray]], of_background, folder: Path) -> None:
+    """background-rates.png: dimensions that stand for a background, their activation rate over its
+    frequency; above, how many a run has.
+
+    runs: a panel's title → dimensions.csv of its seeds
+    of_background: (dimensions.csv, number of a background) → the rates of its dimensions
+    """
+    figure, panels = plt.subplots(
+        1, len(runs), figsize=(12, 3.2), layout="constrained", sharex=True, sharey=True
+    )
     for panel, (title, seeds) in zip(panels, runs.items()):
         for b, frequency in enumerate(shapes.BACKGROUNDS.values()):
             rates = np.concatenate([of_background(columns, b) for columns in seeds])
-            panel.scatter(frequency + np.linspace(-0.008, 0.008, len(rates)), rates, 6, color="C0", alpha=0.4)
-            panel.annotate(f"{len(rates) / len(seeds):.0f}", (frequency, 0.43), ha="center", fontsize=8)
+            x = frequency + np.linspace(-0.008, 0.008, len(rates))  # beside each other
+            panel.scatter(x, rates, 6, color="C0", alpha=0.4)
+            count = f"{len(rates) / len(seeds):.0f}"
+            panel.annotate(count, (frequency, 0.43), ha="center", fontsize=8)
         panel.plot([0, 0.42], [0, 0.42], color="grey", linewidth=0.8)
-        panel.set(title=f"{title}, {len(seeds)} seeds", xlabel="frequency of its background", ylim=(0, 0.46))
+        panel.set(title=f"{title}, {len(seeds)} seeds", ylim=(0, 0.46))
+        panel.set(xlabel="frequency of its background")
     panels[0].set_ylabel("activation rate of the dimension")
     figure.savefig(folder / "background-rates.png", dpi=90)

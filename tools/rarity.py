@@ -1,141 +1,295 @@
 """How much of a Cons. is rarity? A dimension that is active on few images is consistent by chance.
 
-    python tools/rarity.py results/cifar100-cpu-{ncl,bayesncl}-seed*                 a table of what is on record
-    python tools/rarity.py results/cifar100-cpu-{ncl,bayesncl}-seed* --draw FILE     a dot per dimension, too
-    python tools/rarity.py runs/cifar100-cpu-bayesncl-seed* --gate      is it the gate that makes dimensions rare?
+    python tools/rarity.py results/cifar100-cpu-{ncl,bayesncl}-seed*      a table of records
+    python tools/rarity.py results/cifar100-cpu-*ncl-seed* --draw FILE    and a dot per dimension
+    python tools/rarity.py runs/cifar100-cpu-bayesncl-seed* --gate        is it the gate's rarity?
 
-Chance: the expected share of the most frequent class among as many test images, drawn at random (mean of 200 orders of
-the test set). Means over live dimensions, then over seeds; ± where there are three or more. The figure's last panel has
-the mean over the dimensions that are active on at least so many images, the part of Cons. that chance gives dotted.
+Chance is the expected share of the most frequent class among as many test images, drawn at random:
+the mean of 200 orders of the test set. The table has means over live dimensions, then over seeds,
+± where there are three or more. The figure's last panel has the mean over the dimensions that are
+active on at least so many images; the part of Cons. that chance gives is dotted.
 """
+
 import argparse
-import functools
 import json
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
+from torch.nn.functional import normalize
 
-from report import common
-import bayesncl
-import interpret
-import report
-from sparsity import METHODS, by_row
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import bayesncl  # noqa: E402
+import common  # noqa: E402
+import interpret  # noqa: E402
 
-TEST = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)}  # equal classes, test images
+TEST = {  # data set: its classes, of equal size, and its test images
+    "shapes": (10, 1000),
+    "cifar10": (10, 10_000),
+    "cifar100": (100, 10_000),
+}
+RARE = 1e-3  # a dimension that is active on a smaller share of the images is rare
+TITLES = {"ncl": "NCL", "ncl-topk": "NCL + TopK", "bayesncl": "BayesNCL"}
 
 
-@functools.cache
+# --------------------------------------------------------------------------- consistency and chance
 def chance(classes: int, images: int) -> np.ndarray:
-    """Expected share of the most frequent of equal classes among 1, 2, …, `images` of so many images, (images,)."""
-    return interpret.random_consistency(np.arange(images) % classes).mean(0)
+    """Expected share of the most frequent class among 1, 2, …, all of so many images: (images,)."""
+    y = np.arange(images) % classes
+    return interpret.random_consistency(y).mean(0)
 
 
-def consistencies(folder: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, str]:
-    """Of a record's live dimensions: the images that each is active on, its Cons. and that by chance, (L,) each; the
-    data set's name. BadInput where the folder has no dimensions.csv or is of a data set that TEST lacks."""
+def by_row(folders: list[Path]) -> dict[str, list[Path]]:
+    """Folders by their names without the seed."""
+    found = {}
+    for folder in folders:
+        name = re.sub(r"-seed\d+$", "", folder.resolve().name)
+        if name not in found:
+            found[name] = []
+        found[name].append(folder)
+    return found
+
+
+def no_record(folder: Path, error: Exception) -> common.BadInput:
+    """What is said of a folder that cannot be read as a record."""
+    sets = ", ".join(TEST)
+    return common.BadInput(f"{folder} is no record with dimensions.csv, of {sets} ({error})")
+
+
+def dataset_of(folder: Path) -> str:
+    """The data set of a record; BadInput where it is none of TEST."""
     try:
-        columns, data = report.dimensions(folder), json.loads((folder / "config.json").read_text())["dataset"]
-        columns = columns[columns["act"] > 0]
-        images = TEST[data][1]
+        dataset = json.loads((folder / "config.json").read_text())["dataset"]
+        if dataset not in TEST:
+            raise ValueError(f"its data set is {dataset}")
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise common.BadInput(f"{folder} is no record with dimensions.csv, of {', '.join(TEST)} ({error})")
-    n = np.round(columns["act"] * images).astype(int)
-    return n, columns["cons"], chance(*TEST[data])[n - 1], data
+        raise no_record(folder, error) from error
+    return dataset
 
 
-def summary(n: np.ndarray, cons: np.ndarray, by_chance: np.ndarray, images: int) -> dict[str, float]:
-    """What the table shows of a run, % but for counts: Cons., by chance, above chance; the same of the dimensions that
-    are active on a thousandth of the images or more; the number of live ones, of those below a thousandth."""
-    frequent = n >= images / 1000
-    mean = lambda values, of=slice(None): 100 * values[of].mean() if len(values[of]) else np.nan
-    return {"Cons.": mean(cons), "by chance": mean(by_chance), "above": mean(cons - by_chance),
-            "≥ 0.1 %": mean(cons, frequent), "≥ 0.1 %, by chance": mean(by_chance, frequent),
-            "≥ 0.1 %, above": mean(cons - by_chance, frequent), "live": len(n), "below 0.1 %": (~frequent).sum()}
+def consistencies(folder: Path, by_chance: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Of a record's L live dimensions: images that each is active on, Cons., Cons. by chance, (L,).
+
+    by_chance: that of 1, 2, …, all test images. BadInput where there is no dimensions.csv.
+    """
+    try:
+        columns = np.genfromtxt(folder / "dimensions.csv", delimiter=",", names=True, ndmin=1)
+        act, cons = columns["act"], columns["cons"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise no_record(folder, error) from error
+    live = act > 0
+    n = np.round(act[live] * len(by_chance)).astype(int)
+    return n, cons[live], by_chance[n - 1]
 
 
-def behind_the_gate(folder: Path, data_root: str | None) -> dict[str, float]:
-    """Of a run of bayesncl.py, on its test images: how many dimensions are dead, how many "rare", active on less than a
-    thousandth of the images, and how many of either would be so without the gate; of the rare ones that the gate
-    makes, medians of the share of images that they were active on and of the share of these that is left."""
+def percent(values: np.ndarray) -> float:
+    """The mean in %; NaN where there are none."""
+    if len(values) == 0:
+        return np.nan
+    return 100 * values.mean()
+
+
+def summary(n: np.ndarray, cons: np.ndarray, by_chance: np.ndarray, images: int) -> dict:
+    """What the table shows of the L live dimensions of a run, in % but for counts.
+
+    n, cons, by_chance: consistencies of a record, (L,) each; images: of the test set
+    """
+    frequent = n >= RARE * images
+    above = cons - by_chance
+    return {
+        "Cons.": percent(cons),
+        "by chance": percent(by_chance),
+        "above": percent(above),
+        "≥ 0.1 %": percent(cons[frequent]),
+        "≥ 0.1 %, by chance": percent(by_chance[frequent]),
+        "≥ 0.1 %, above": percent(above[frequent]),
+        "live": len(n),
+        "below 0.1 %": (~frequent).sum(),
+    }
+
+
+def cell(values: list[float]) -> str:
+    """The mean over seeds, of three or more with their standard deviation."""
+    text = f"{np.mean(values):.1f}"
+    if len(values) > 2:
+        text += f" ± {np.std(values, ddof=1):.1f}"
+    return text
+
+
+def table(rows: dict[str, list[tuple]], images: int) -> str:
+    """A Markdown table of rows {name: [consistencies of a seed, …]}."""
+    lines = []
+    for name, seeds in rows.items():
+        found = [summary(*seed, images) for seed in seeds]
+        if not lines:
+            lines.append(["row", "seeds", *found[0]])
+        line = [name, str(len(seeds))]
+        for key in found[0]:
+            line.append(cell([numbers[key] for numbers in found]))
+        lines.append(line)
+    return common.markdown(lines)
+
+
+# ----------------------------------------------------------------------------------------- the gate
+def shares(folder: Path, data_root: str | None) -> tuple[Tensor, Tensor]:
+    """Shares of test images that dimensions are active on before and behind the gate, (K,) each.
+
+    folder: a run of bayesncl.py; BadInput where it is of another method or of ipw.
+    """
     run, model = common.load_run(folder)
     if run.method != "bayesncl" or run.similarity != "cosine":
-        raise common.BadInput(f"{folder}: {run.method}.py; give runs of bayesncl.py with --similarity cosine")
-    data, found = common.load_data(run.dataset, data_root or run.data_root), []
+        wanted = "give runs of bayesncl.py with --similarity cosine"
+        raise common.BadInput(f"{folder}: {run.method}.py; {wanted}")
+    data = common.load_data(run.dataset, data_root or run.data_root)
     model.eval()
-    with torch.no_grad():
-        for images in data.x_test.split(500):
+    before, behind = [], []
+    for images in common.progress(data.x_test.split(500), "test images, by 500"):
+        with torch.no_grad():
             h, out, *_ = model(common.eval_view(images, run.image_size))
             plus = bayesncl.ACTIVATIONS[run.activation](model.head(h).float())
-            found.append(torch.stack([torch.nn.functional.normalize(z).abs() > common.ACTIVE for z in (plus, out)], 1))
-    before, behind = torch.cat(found).float().mean(0)  # (K,) each
-    rare = lambda share: (share > 0) & (share < 1e-3)
-    made = rare(behind) & ~rare(before)
-    median = lambda values: values[made].median().item() if made.any() else np.nan
-    return {"dead": (behind == 0).sum().item(), "dead without gate": ((behind == 0) & (before == 0)).sum().item(),
-            "rare": rare(behind).sum().item(), "rare without gate": (rare(behind) & rare(before)).sum().item(),
-            "frequency before, %": 100 * median(before), "of it kept, %": 100 * median(behind / before)}
+        before.append(normalize(plus).abs() > common.ACTIVE)
+        behind.append(normalize(out).abs() > common.ACTIVE)
+    return torch.cat(before).float().mean(0), torch.cat(behind).float().mean(0)
 
 
-def draw(rows: dict[str, list[tuple]], path: str) -> None:
-    """A panel per row, a dot per dimension of all seeds over the images that it is active on, and the curve of chance;
-    last, the means over the dimensions that are active on at least so many images, mean ± std over seeds."""
+def is_rare(share: Tensor) -> Tensor:
+    """Whether a dimension is active on some images, but on few."""
+    return (share > 0) & (share < RARE)
+
+
+def behind_the_gate(before: Tensor, behind: Tensor) -> dict[str, float]:
+    """How many dimensions are dead or rare, and how many of these would be so without the gate.
+
+    Of the rare ones that the gate makes, medians of the share of images that they were active on
+    and of the share of these that is left.
+
+    before, behind: (K,), `shares` of a run
+    """
+    dead = behind == 0
+    rare = is_rare(behind)
+    made = rare & ~is_rare(before)
+    frequency = np.nan
+    kept = np.nan
+    if made.any():
+        frequency = before[made].median().item()
+        kept = (behind / before)[made].median().item()
+    return {
+        "dead": dead.sum().item(),
+        "dead without gate": (dead & (before == 0)).sum().item(),
+        "rare": rare.sum().item(),
+        "rare without gate": (rare & is_rare(before)).sum().item(),
+        "frequency before, %": 100 * frequency,
+        "of it kept, %": 100 * kept,
+    }
+
+
+def table_of_gates(folders: list[Path], data_root: str | None) -> str:
+    """What is behind the gates of runs, as a Markdown table."""
+    lines = []
+    for folder in folders:
+        numbers = behind_the_gate(*shares(folder, data_root))
+        if not lines:
+            lines.append(["run", *numbers])
+        lines.append([folder.name, *[f"{value:.3g}" for value in numbers.values()]])
+    return common.markdown(lines)
+
+
+# -------------------------------------------------------------------------------------- the picture
+def means_from(least: np.ndarray, n: np.ndarray, values: np.ndarray) -> list[float]:
+    """Means in % of values (L,) of the dimensions active on m images or more, by m in least."""
+    return [percent(values[n >= m]) for m in least]
+
+
+def title_of(name: str) -> str:
+    """A row's name for readers: "cifar100-cpu-ncl-lars" is NCL."""
+    kind = name.rpartition("-cpu-")[2]
+    return TITLES.get(kind.removesuffix("-lars"), kind)
+
+
+def draw(rows: dict[str, list[tuple]], by_chance: np.ndarray, path: str) -> None:
+    """A panel per row, a dot per dimension of all seeds over the images that it is active on.
+
+    With it the curve of chance; last, the means over the dimensions that are active on at least so
+    many images, mean ± std over seeds.
+    """
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise common.BadInput(f"--draw needs matplotlib ({error})")
-    figure, panels = plt.subplots(1, len(rows) + 1, figsize=(4 * len(rows) + 4, 3.6), layout="constrained", sharex=True)
-    classes, images = TEST[next(iter(rows.values()))[0][3]]
-    at = np.arange(1, images + 1)
+        raise common.BadInput(f"--draw needs matplotlib ({error})") from error
+    images = len(by_chance)
+    figure, panels = plt.subplots(
+        1,
+        len(rows) + 1,
+        figsize=(4 * len(rows) + 4, 3.6),
+        layout="constrained",
+        sharex=True,
+    )
+    last = panels[-1]
     least = np.unique(np.geomspace(1, images / 10, 60).astype(int))
-    for colour, (panel, (name, seeds)) in enumerate(zip(panels, rows.items())):
-        name, count = name.rpartition("-cpu-")[2], f"{len(seeds)} seed" + "s" * (len(seeds) > 1)
-        name = METHODS.get(name.removesuffix("-lars"), name)
+    for k, (name, seeds) in enumerate(rows.items()):
+        panel = panels[k]
         panel.sharey(panels[0])
-        for n, cons, _, _ in seeds:
-            panel.scatter(n, 100 * cons, 7, color=f"C{colour}", alpha=0.35, linewidths=0)
-        panel.plot(at, 100 * chance(classes, images), color="black", linewidth=1, label="chance")
-        panel.axvline(images / 1000, color="grey", linestyle=":", linewidth=0.8)
-        panel.set(title=f"{name}, {count}", xlabel="images that the dimension is active on", xscale="log")
-        for which, style in (1, "-"), (2, ":"):
-            curves = [[100 * seed[which][seed[0] >= m].mean() if (seed[0] >= m).any() else np.nan for m in least]
-                      for seed in seeds]
-            mean, std = np.mean(curves, 0), np.std(curves, 0, ddof=min(1, len(curves) - 1))
-            panels[-1].plot(least, mean, style, color=f"C{colour}", label=name if which == 1 else None)
-            if which == 1:
-                panels[-1].fill_between(least, mean - std, mean + std, color=f"C{colour}", alpha=0.15)
+        colour = f"C{k}"
+        title = title_of(name)
+        count = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
+        for n, cons, _ in seeds:
+            panel.scatter(n, 100 * cons, 7, color=colour, alpha=0.35, linewidths=0)
+        at = np.arange(1, images + 1)
+        panel.plot(at, 100 * by_chance, color="black", linewidth=1, label="chance")
+        panel.axvline(RARE * images, color="grey", linestyle=":", linewidth=0.8)
+        panel.set(title=f"{title}, {count}", xscale="log")
+        panel.set_xlabel("images that the dimension is active on")
+
+        curves = [means_from(least, n, cons) for n, cons, _ in seeds]
+        mean = np.mean(curves, 0)
+        std = np.std(curves, 0, ddof=min(1, len(curves) - 1))
+        last.plot(least, mean, "-", color=colour, label=title)
+        last.fill_between(least, mean - std, mean + std, color=colour, alpha=0.15)
+        curves = [means_from(least, n, at_random) for n, _, at_random in seeds]
+        last.plot(least, np.mean(curves, 0), ":", color=colour)
     panels[0].set_ylabel("Cons. of the dimension, %")
     panels[0].legend(frameon=False)
-    panels[-1].set(title="mean of those active on at least …", xlabel="images", ylabel="Cons., %, and by chance")
-    panels[-1].legend(frameon=False)
+    last.set_title("mean of those active on at least …")
+    last.set(xlabel="images", ylabel="Cons., %, and by chance")
+    last.legend(frameon=False)
     figure.savefig(path, dpi=90)
 
 
+# -------------------------------------------------------------------------------------- the program
 def main(argv=None):
-    flags = argparse.ArgumentParser(prog="rarity.py", usage=argparse.SUPPRESS, description=__doc__,
-                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("records", nargs="+", type=Path, help="folders of records of one data set; --gate: of runs")
+    flags = argparse.ArgumentParser(
+        prog="rarity.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    of_which = "folders of records of one data set; --gate: of runs"
+    flags.add_argument("records", nargs="+", type=Path, help=of_which)
     which = flags.add_mutually_exclusive_group()
     which.add_argument("--draw", metavar="FILE", help="the picture")
-    which.add_argument("--gate", action="store_true", help="bayesncl.py's dimensions behind its gate and without it")
-    flags.add_argument("--data-root", help="folder of the data sets, for --gate (default: the run's)")
+    of_gate = "bayesncl.py's dimensions behind its gate and without it"
+    which.add_argument("--gate", action="store_true", help=of_gate)
+    of_root = "folder of the data sets, for --gate (default: the run's)"
+    flags.add_argument("--data-root", help=of_root)
     args = flags.parse_args(argv)
     if args.gate:
-        found = [behind_the_gate(folder, args.data_root) for folder in args.records]
-        return print(common.markdown([["run", *found[0]], *(
-            [folder.name, *(f"{value:.3g}" for value in one.values())] for folder, one in zip(args.records, found))]))
-    rows = {name: [consistencies(folder) for folder in folders] for name, folders in by_row(args.records).items()}
-    if len(data := {seed[3] for seeds in rows.values() for seed in seeds}) > 1:
-        raise common.BadInput(f"these records are of several data sets: {', '.join(sorted(data))}")
-    table = []
-    for name, seeds in rows.items():
-        found = [summary(*seed[:3], TEST[seed[3]][1]) for seed in seeds]
-        table = table or [["row", "seeds", *found[0]]]
-        cell = lambda values: f"{np.mean(values):.1f}" + (f" ± {np.std(values, ddof=1):.1f}" if len(values) > 2 else "")
-        table.append([name, str(len(seeds)), *(cell([run[key] for run in found]) for key in found[0])])
-    print(common.markdown(table))
+        print(table_of_gates(args.records, args.data_root))
+        return
+
+    datasets = sorted({dataset_of(folder) for folder in args.records})
+    if len(datasets) > 1:
+        names = ", ".join(datasets)
+        raise common.BadInput(f"these records are of several data sets: {names}")
+    by_chance = chance(*TEST[datasets[0]])
+    rows = {}
+    for name, folders in by_row(args.records).items():
+        rows[name] = [consistencies(folder, by_chance) for folder in folders]
+    print(table(rows, len(by_chance)))
     if args.draw:
-        draw(rows, args.draw)
+        draw(rows, by_chance, args.draw)
 
 
 if __name__ == "__main__":

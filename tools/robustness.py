@@ -1,24 +1,30 @@
-"""Out-of-distribution robustness: a linear probe is fitted on the frozen features of a run's training images and tested
-on shifted images. [NCL] claims that non-negative features are more robust.
+"""How well a linear probe of a run, fitted on clean images, reads shifted ones.
 
-    python tools/robustness.py runs/<run> [runs/<other> ...]      each run; robustness.json goes into its folder
-    python tools/robustness.py results/* --draw robustness.png    the curves of what was measured, with matplotlib
+    python tools/robustness.py runs/<run> [runs/<other> ...]
+    python tools/robustness.py results/* --draw robustness.png    the curves of what was measured
 
-noise, blur, contrast, brightness, pixelation, jpeg: six of the corruptions of CIFAR-10-C (Hendrycks & Dietterich 2019,
-arXiv 1903.12261), five severities each, with its constants, which suit 32 pixels and are mild on larger images. On the
-built-in data set also, of 2,000 new images:
-reversed    the backgrounds' frequencies are exchanged, so that the rarest becomes the most frequent
-unseen      two backgrounds that no training image has
-paired      the probe is fitted where nine of ten images have their object's own background (the others any), and
-            tested where these have another object's, or ("paired_as_trained") the same
-Numbers are % right with the representation, h_<shift>, and with the embedding, z_<shift>, of the corruptions
-h_<corruption>_<severity>.
+[NCL] claims that non-negative features are more robust. robustness.json, in the run's folder, has
+the accuracies in % of the representation, h_..., and of the embedding, z_...,
+    clean                       on the test images
+    <corruption>_<severity>     on corrupted ones: noise, blur, contrast, brightness, pixelation,
+                                jpeg, severities 1 to 5 (CIFAR-10-C)
+    <corruption>, corrupted     means over the severities, and over the corruptions
+and, of 2,000 new images of the built-in data set,
+    reversed             the backgrounds' frequencies are exchanged: the rarest is the most frequent
+    unseen               two backgrounds that no training image has
+    paired               the probe is fitted where nine of ten images have their object's own
+                         background (the others any), and these have another object's here
+    paired_as_trained    the same probe, with backgrounds as where it was fitted
+
+CIFAR-10-C: Hendrycks and Dietterich 2019, arXiv 1903.12261. The constants are its authors' for
+32 pixels, and mild on larger images. Where we differ from their code: the blur mirrors an image at
+its borders (theirs repeats the outermost pixel), which changes the outer 2 to 4 pixels.
+[NCL]: arXiv 2403.12459.
 """
+
 import argparse
-import functools
 import io
 import itertools
-import json
 import math
 import os
 import re
@@ -31,149 +37,265 @@ from PIL import Image
 from torch import Tensor
 from torchvision.transforms.v2 import functional as TF
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import shapes  # noqa: E402
 
 
-def by_pillow(change):
-    """A function of an image of Pillow as one of images (N, 3, H, W) in [0, 1]."""
-    one = lambda y, c: TF.to_image(change(TF.to_pil_image((255 * y).byte()), c))
-    return lambda x, c: torch.stack([one(y, c) for y in x]).float() / 255
+# ------------------------------------------------------------------------------------- corruptions
+# Of images x (N, 3, H, W) in [0, 1]; c says how much. The result may leave [0, 1].
+def add_noise(x: Tensor, c: float) -> Tensor:
+    """Gaussian noise of standard deviation c."""
+    return x + c * torch.randn_like(x)
 
 
-def jpeg(image: Image.Image, quality: int) -> Image.Image:
-    """The image after compression."""
-    image.save(file := io.BytesIO(), "jpeg", quality=quality)
-    return Image.open(file).convert("RGB")
+def blur(x: Tensor, c: float) -> Tensor:
+    """Gaussian blur of standard deviation c pixels."""
+    return common.gaussian_blur(x, torch.full((len(x),), c))
 
 
-def pixelate(image: Image.Image, scale: float) -> Image.Image:
-    """The image shrunk by `scale` and enlarged again, without interpolation."""
-    small = image.resize([int(side * scale) for side in image.size], Image.Resampling.BOX)
-    return small.resize(image.size, Image.Resampling.BOX)
+def lower_contrast(x: Tensor, c: float) -> Tensor:
+    """The share c of each pixel's distance to its channel's mean."""
+    mean = x.mean((2, 3), keepdim=True)
+    return torch.lerp(mean, x, c)
 
 
 def brighten(x: Tensor, c: float) -> Tensor:
     """V of HSV plus c, at most 1."""
     value = x.amax(1, keepdim=True)
-    return torch.where(value > 0, x / value.clamp(min=1e-9), 1.0) * (value + c).clamp(max=1)
+    hue_and_saturation = torch.where(value > 0, x / value.clamp(min=1e-9), 1.0)
+    return hue_and_saturation * (value + c).clamp(max=1)
 
 
-CORRUPTIONS = {  # of x (N, 3, H, W) in [0, 1], and what they take, by severity: make_cifar_c.py of the authors
-    "noise": (lambda x, c: x + c * torch.randn_like(x), (0.04, 0.06, 0.08, 0.09, 0.10)),
-    "blur": (lambda x, c: common.gaussian_blur(x, torch.full((len(x),), c)), (0.4, 0.6, 0.7, 0.8, 1.0)),
-    "contrast": (lambda x, c: torch.lerp(x.mean((2, 3), keepdim=True), x, c), (0.75, 0.5, 0.4, 0.3, 0.15)),
+def pixelate(x: Tensor, c: float) -> Tensor:
+    """Shrunk by c and enlarged again, without interpolation."""
+
+    def change(image):
+        width, height = image.size
+        small = image.resize((int(width * c), int(height * c)), Image.Resampling.BOX)
+        return small.resize(image.size, Image.Resampling.BOX)
+
+    return by_pillow(change, x)
+
+
+def compress(x: Tensor, c: int) -> Tensor:
+    """JPEG of quality c."""
+
+    def change(image):
+        file = io.BytesIO()
+        image.save(file, "jpeg", quality=c)
+        return Image.open(file).convert("RGB")
+
+    return by_pillow(change, x)
+
+
+def by_pillow(change, x: Tensor) -> Tensor:
+    """What `change` makes of each image as one of Pillow's."""
+    changed = []
+    for y in x:
+        image = TF.to_pil_image((255 * y).byte())
+        changed.append(TF.to_image(change(image)))
+    return torch.stack(changed).float() / 255
+
+
+CORRUPTIONS = {  # and what they take, by severity
+    "noise": (add_noise, (0.04, 0.06, 0.08, 0.09, 0.10)),
+    "blur": (blur, (0.4, 0.6, 0.7, 0.8, 1.0)),
+    "contrast": (lower_contrast, (0.75, 0.5, 0.4, 0.3, 0.15)),
     "brightness": (brighten, (0.05, 0.1, 0.15, 0.2, 0.3)),
-    "pixelation": (by_pillow(pixelate), (0.95, 0.9, 0.85, 0.75, 0.65)),
-    "jpeg": (by_pillow(jpeg), (80, 65, 58, 50, 40))}
-
-
-SHIFTS = "clean", "reversed", "unseen", "paired_as_trained", "paired"
+    "pixelation": (pixelate, (0.95, 0.9, 0.85, 0.75, 0.65)),
+    "jpeg": (compress, (80, 65, 58, 50, 40)),
+}
+SEVERITIES = range(1, 6)
 
 
 def corrupted(images: Tensor, kind: str, severity: int) -> Tensor:
     """Images (N, 3, H, W) uint8 after a corruption of severity 1 to 5."""
-    change, levels = CORRUPTIONS[kind]
+    change, amounts = CORRUPTIONS[kind]
     torch.manual_seed(severity)
-    parts = (change(x.float() / 255, levels[severity - 1]) for x in images.cpu().split(1000))
-    return torch.cat([(x.clamp(0, 1) * 255).byte() for x in parts])
+    parts = []
+    for x in images.cpu().split(1000):
+        x = change(x.float() / 255, amounts[severity - 1])
+        parts.append((x.clamp(0, 1) * 255).byte())
+    return torch.cat(parts)
 
 
-@functools.cache
-def shifted() -> dict[str, tuple[Tensor, Tensor]]:
-    """Images and labels of the built-in data set's shifts; "biased": what the probe of "paired" is fitted on."""
-    def draw(*sizes, part="test", **shift):
-        arrays = shapes.draw(*sizes, **shift)
-        return torch.from_numpy(arrays[f"x_{part}"]), torch.from_numpy(arrays[f"y_{part}"])
-    exchanged = dict(zip(shapes.BACKGROUNDS, [*shapes.BACKGROUNDS.values()][::-1]))
-    return {"reversed": draw(0, 2000, seed=1, frequencies=exchanged),
-            "unseen": draw(0, 2000, seed=1, frequencies=shapes.UNSEEN),
-            "paired_as_trained": draw(0, 2000, seed=1, paired=0.9),
-            "paired": draw(0, 2000, seed=1, paired=0.9, turn=2),
-            "biased": draw(5000, 0, part="train", seed=2, paired=0.9)}
+# ---------------------------------------------------------------- shifts of the built-in data set
+EXCHANGED = dict(zip(shapes.BACKGROUNDS, reversed(shapes.BACKGROUNDS.values())))
+SHIFTS = {  # and what shapes.draw takes
+    "reversed": dict(frequencies=EXCHANGED),
+    "unseen": dict(frequencies=shapes.UNSEEN),
+    "paired_as_trained": dict(paired=0.9),
+    "paired": dict(paired=0.9, turn=2),
+}
 
 
-def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device: str) -> dict[str, float]:
-    """The accuracies of a run, by the names that the top of this file gives, and their means over the severities,
-    <h or z>_<corruption>, and over the corruptions, <h or z>_corrupted."""
+def shifted(name: str) -> tuple[Tensor, Tensor]:
+    """2,000 test images (N, 3, 32, 32) uint8 of a shift, and their labels (N,)."""
+    arrays = shapes.draw(0, 2000, seed=1, **SHIFTS[name])
+    return torch.from_numpy(arrays["x_test"]), torch.from_numpy(arrays["y_test"])
+
+
+def biased() -> tuple[Tensor, Tensor]:
+    """5,000 images and labels on which the probe of "paired" is fitted."""
+    arrays = shapes.draw(5000, 0, seed=2, paired=0.9)
+    return torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
+
+
+# --------------------------------------------------------------------------------------- measuring
+def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device: str):
+    """The numbers of robustness.json of a run; BadInput for images that are not square."""
     if data.x_test.shape[2] != data.x_test.shape[3]:
         raise common.BadInput(f"{data.name}: the corruptions take square images only")
-    found, embed = {}, lambda images: common.features(model, images, run.image_size, device)  # h, z
-    fit = lambda images, y: [common.fit_probe(e, y.to(device))[0] for e in embed(images)]
 
-    def ask(shift, probes, images, y):
-        for kind, classify, e in zip("hz", probes, embed(images)):
-            found[f"{kind}_{shift}"] = 100 * (classify(e).argmax(1) == y.to(device)).float().mean().item()
+    def fit(images, y):
+        """Probes of h and of z: functions from features to scores."""
+        probes = []
+        for e in common.features(model, images, run.image_size, device):
+            classify, _ = common.fit_probe(e, y.to(device))
+            probes.append(classify)
+        return probes
+
+    def ask(name, probes, images, y):
+        """The accuracies h_<name> and z_<name> of the probes, in %."""
+        h, z = common.features(model, images, run.image_size, device)
+        answers = {f"h_{name}": probes[0](h), f"z_{name}": probes[1](z)}
+        scores = {}
+        for key, answer in answers.items():
+            right = answer.argmax(1) == y.to(device)
+            scores[key] = 100 * right.float().mean().item()
+        return scores
 
     probes = fit(data.x_train, data.y_train)
-    ask("clean", probes, data.x_test, data.y_test)
-    for kind, severity in itertools.product(CORRUPTIONS, range(1, 6)):
-        ask(f"{kind}_{severity}", probes, corrupted(data.x_test, kind, severity), data.y_test)
-    for e in "hz":
-        found |= {f"{e}_{kind}": sum(found[f"{e}_{kind}_{n}"] for n in range(1, 6)) / 5 for kind in CORRUPTIONS}
-        found[f"{e}_corrupted"] = sum(found[f"{e}_{kind}"] for kind in CORRUPTIONS) / len(CORRUPTIONS)
-    if run.dataset == "shapes":
-        biased = fit(*shifted()["biased"])
-        for shift in SHIFTS[1:]:
-            ask(shift, biased if "paired" in shift else probes, *shifted()[shift])
+    found = ask("clean", probes, data.x_test, data.y_test)
+    pairs = list(itertools.product(CORRUPTIONS, SEVERITIES))
+    for kind, severity in common.progress(pairs, "corruptions"):
+        images = corrupted(data.x_test, kind, severity)
+        found |= ask(f"{kind}_{severity}", probes, images, data.y_test)
+    for e in "h", "z":
+        for kind in CORRUPTIONS:
+            scores = [found[f"{e}_{kind}_{severity}"] for severity in SEVERITIES]
+            found[f"{e}_{kind}"] = sum(scores) / len(scores)
+        scores = [found[f"{e}_{kind}"] for kind in CORRUPTIONS]
+        found[f"{e}_corrupted"] = sum(scores) / len(scores)
+    if run.dataset != "shapes":
+        return found
+
+    of_biased = fit(*biased())
+    for name in common.progress(SHIFTS, "shifts"):
+        asked = of_biased if name.startswith("paired") else probes
+        found |= ask(name, asked, *shifted(name))
     return found
 
 
+# ----------------------------------------------------------------------------------------- drawing
+def read_records(folders: list[Path]) -> dict[str, dict[str, dict]]:
+    """What robustness.json says, data set → name of a row → numbers, their means over the seeds.
+
+    BadInput where no folder has one.
+    """
+    of_seeds = {}
+    for folder in folders:
+        path = folder / "robustness.json"
+        if not path.exists():
+            continue
+        dataset = common.read_run(folder).dataset
+        row = re.sub(r"-seed\d+$", "", folder.resolve().name)
+        if dataset not in of_seeds:
+            of_seeds[dataset] = {}
+        if row not in of_seeds[dataset]:
+            of_seeds[dataset][row] = []
+        of_seeds[dataset][row].append(common.read_json(path))
+    if not of_seeds:
+        raise common.BadInput("none of these folders has a robustness.json")
+
+    means = {}
+    for dataset, rows in of_seeds.items():
+        means[dataset] = {}
+        for row, records in rows.items():
+            mean = {}
+            for key in records[0]:
+                mean[key] = sum(record[key] for record in records) / len(records)
+            means[dataset][row] = mean
+    return means
+
+
+def draw_row(panels, rows: dict[str, dict]) -> None:
+    """Fill a row of the picture: a panel for each corruption, and one for the shifts."""
+    *curves, bars = panels
+    shared = os.path.commonprefix(list(rows))
+    width = 0.36 / len(rows)
+    for m, (name, found) in enumerate(rows.items()):
+        shifts = [shift for shift in ("clean", *SHIFTS) if f"h_{shift}" in found]
+        for e, style, offset, alpha in ("h", "-", 0.0, 1.0), ("z", "--", 0.5, 0.5):
+            for panel, kind in zip(curves, CORRUPTIONS):
+                scores = [found[f"{e}_clean"]]
+                scores += [found[f"{e}_{kind}_{severity}"] for severity in SEVERITIES]
+                label = f"{name.removeprefix(shared)}, {e}"
+                panel.plot(scores, style, color=f"C{m}", label=label)
+                panel.set(title=kind, xlabel="severity")
+            places = [i + (m + offset) * 0.8 / len(rows) for i in range(len(shifts))]
+            heights = [found[f"{e}_{shift}"] for shift in shifts]
+            bars.bar(places, heights, width, color=f"C{m}", alpha=alpha)
+        ticks = [i + 0.3 for i in range(len(shifts))]
+        bars.set_xticks(ticks, [shift.replace("_", "\n") for shift in shifts])
+    bars.set_visible("h_paired" in found)
+
+
 def draw(folders: list[Path], path: str) -> None:
-    """Accuracy over the severity of each corruption and on the shifts, a line a row: its mean over the seeds."""
+    """Accuracy over the severity of each corruption and on the shifts; all seeds are one line."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise common.BadInput(f"--draw needs matplotlib ({error})")
-    runs = {}
-    for folder in folders:
-        if (file := folder / "robustness.json").exists():
-            row = re.sub(r"-seed\d+$", "", folder.resolve().name)  # all seeds of a row are one line
-            runs.setdefault(common.read_run(folder).dataset, {}).setdefault(row, []).append(common.read_json(file))
-    if not runs:
-        raise common.BadInput("none of these folders has a robustness.json")
-    ratios = dict(width_ratios=[1] * len(CORRUPTIONS) + [2])
-    figure, panels = plt.subplots(len(runs), 1 + len(CORRUPTIONS), figsize=(15, 2.8 * len(runs)), squeeze=False,
-                                  layout="constrained", sharey="row", gridspec_kw=ratios)
-    for row, (dataset, rows) in zip(panels, runs.items()):
-        common_part = os.path.commonprefix([*rows])
-        for m, (name, found) in enumerate(rows.items()):
-            mean = lambda key: sum(f[key] for f in found) / len(found)
-            for z, (e, style) in enumerate([("h", "-"), ("z", "--")]):
-                for panel, kind in zip(row, CORRUPTIONS):
-                    values = [mean(f"{e}_clean"), *(mean(f"{e}_{kind}_{n}") for n in range(1, 6))]
-                    panel.plot(values, style, color=f"C{m}", label=f"{name.removeprefix(common_part)}, {e}")
-                    panel.set(title=kind, xlabel="severity")
-                names = [shift for shift in SHIFTS if f"{e}_{shift}" in found[0]]
-                places = [i + (m + z / 2) * 0.8 / len(rows) for i in range(len(names))]
-                row[-1].bar(places, [mean(f"{e}_{shift}") for shift in names], 0.36 / len(rows), color=f"C{m}",
-                            alpha=1 - z / 2)
-                row[-1].set_xticks([i + 0.3 for i in range(len(names))], [shift.replace("_", "\n") for shift in names])
+        raise common.BadInput(f"--draw needs matplotlib ({error})") from error
+    records = read_records(folders)
+    figure, panels = plt.subplots(
+        len(records),
+        1 + len(CORRUPTIONS),
+        figsize=(15, 2.8 * len(records)),
+        squeeze=False,
+        layout="constrained",
+        sharey="row",
+        width_ratios=[1] * len(CORRUPTIONS) + [2],
+    )
+    for row, (dataset, rows) in zip(panels, records.items()):
+        draw_row(row, rows)
         row[0].set_ylabel(f"{dataset}: % right")
-        row[-1].set_visible("h_paired" in found[0])
-    figure.legend(*row[0].get_legend_handles_labels(), loc="outside lower center", ncols=8, frameon=False)
+    lines = panels[-1, 0].get_legend_handles_labels()
+    figure.legend(*lines, loc="outside lower center", ncols=8, frameon=False)
     figure.savefig(path, dpi=80)
 
 
+# ----------------------------------------------------------------------------------------- program
 def main(argv=None):
-    flags = argparse.ArgumentParser(prog="robustness.py", usage=argparse.SUPPRESS, description=__doc__,
-                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("runs", nargs="+", type=Path, help="folders of runs, or with --draw of records")
-    flags.add_argument("--draw", metavar="FILE", help="measure nothing; draw what these folders' robustness.json say")
-    flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
+    flags = argparse.ArgumentParser(
+        prog="robustness.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    of_draw = "measure nothing; draw what these folders' robustness.json say, with matplotlib"
+    add = flags.add_argument
+    add("runs", nargs="+", type=Path, help="folders of runs, or with --draw of records")
+    add("--draw", metavar="FILE", help=of_draw)
+    add("--data-root", help="folder of the data sets (default: the run's)")
     args = flags.parse_args(argv)
     if args.draw:
-        return draw(args.runs, args.draw)
+        draw(args.runs, args.draw)
+        return
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    rows = [["run", "e", *CORRUPTIONS, *SHIFTS]]
+    columns = [*CORRUPTIONS, "clean", *SHIFTS]
+    rows = [["run", "e", *columns]]
     for folder in args.runs:
         run, model = common.load_run(folder)
-        found = measure(run, model.to(device), common.labelled(run, args.data_root, "a probe"), device)
-        with common.replacing(folder / "robustness.json") as file:
-            file.write(json.dumps(found, indent=1).encode() + b"\n")
-        rows += [[folder.name, e, *(f"{found.get(f'{e}_{name}', math.nan):.1f}" for name in rows[0][2:])] for e in "hz"]
+        data = common.labelled(run, args.data_root, "a probe")
+        print(f"{folder}: fitting probes ...", flush=True)
+        found = measure(run, model.to(device), data, device)
+        common.write_json(folder / "robustness.json", found)
+        for e in "h", "z":
+            scores = [found.get(f"{e}_{name}", math.nan) for name in columns]
+            rows.append([folder.name, e, *(f"{score:.1f}" for score in scores)])
     print(common.markdown(rows))
 
 

@@ -1,199 +1,440 @@
-"""BayesNCL's mechanism: is there a conflict of gradients, and does the gate close on frequent features?
+"""BayesNCL's mechanism: do gradients conflict, and does the gate close on frequent features?
 
-[BayesNCL] claims that the gradient of a feature that many images share is zero in the mean and large in variance, and
-(Theorem 4.5) that the gate closes on it, because its gain γ π (1 − π), π the share of images that have the feature,
-falls below the cost λ log(1/ρ) of an open gate.
-    cost    the KL divergence of a gate that is surely open (α = 1) is log(1/ρ) nats, of a surely closed one log(1/(1 −
-            ρ)): closing saves λ log((1 − ρ)/ρ), negative for ρ > ½. The term pulls α to ρ: with 0.8, the authors',
-            it opens gates (a test)
-    gain    NT-Xent without the feature less NT-Xent with it; below 0 the loss itself closes the gate
+[BayesNCL] claims that the gradient of a feature that many images share is zero in the mean and
+large in variance, and (Theorem 4.5) that the gate closes on it, because its gain γ π (1 − π), π
+the share of images that have the feature, falls below the cost λ log(1/ρ) of an open gate.
+
+    cost    the KL divergence of a gate that is surely open (α = 1) is log(1/ρ) nats, of a surely
+            closed one log(1/(1 − ρ)): closing saves λ log((1 − ρ)/ρ), negative for ρ > ½. The
+            term pulls α to ρ: with 0.8, the authors', it opens gates
+    gain    NT-Xent without the feature less NT-Xent with it; below 0 the loss itself closes the
+            gate
     toy     binary features of planted frequencies π, ten of each; the gate alone is trained
-    runs    of ncl.py and bayesncl.py, on views of their training images: N times the gradient of NT-Xent by z⁺ ⊙ m of
-            norm 1, mean over a batch's images where that is not 0; its mean and standard deviation over batches
-    grid    Cons., adjusted Cons., live dimensions and linear probe over ρ and λ, of records (study.py shapes-grid)
-Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", arXiv 2605.28441.
+    runs    of ncl.py and bayesncl.py, on views of their training images: N times the gradient of
+            NT-Xent by z⁺ ⊙ m of norm 1, mean over a batch's images where that is not 0; its mean
+            and standard deviation over batches
+    grid    Cons., adjusted Cons., live dimensions and linear probe over ρ and λ, of records
+            (study.py shapes-grid)
 
-    python tools/theory_gate.py [runs/<a> …]    a table; results.json and pictures in runs/theory_gate-<time>
+[BayesNCL]: Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", arXiv 2605.28441.
+
+    python tools/theory_gate.py [runs/<a> …]      a table, and files in runs/theory_gate-<time>
+
+The files are results.json and, with matplotlib, gate.png and grid.png.
 """
+
 import argparse
 import itertools
 import json
+import math
+import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
 
-from report import common
-import bayesncl
-import report
+try:
+    import matplotlib
 
-FREQUENCIES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99)
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+except ImportError:
+    plt = None
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import bayesncl  # noqa: E402
+import common  # noqa: E402
+
+# ----------------------------------------------------------------------------------------- settings
+FREQUENCIES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99)  # π of the toy's features
+COPIES = 10  # features of each frequency
 LAW = [pi * (1 - pi) for pi in FREQUENCIES]
-SETTINGS = ((0.8, 0.0), (0.8, 3e-5), (0.8, 3e-3), (0.5, 3e-3), (0.2, 3e-3), (0.05, 3e-3))  # ρ, λ; the second: authors'
-GRID = ("0.1", "0.3", "0.5", "0.8", "0.95"), ("3e-6", "3e-5", "3e-4", "3e-3", "3e-2")  # ρ, λ
+SETTINGS = [  # ρ, λ of the toy
+    (0.8, 0.0),
+    (0.8, 3e-5),  # the authors'
+    (0.8, 3e-3),
+    (0.5, 3e-3),
+    (0.2, 3e-3),
+    (0.05, 3e-3),
+]
+TEMPERATURE = 0.2  # of the toy
+PRIORS = ["0.1", "0.3", "0.5", "0.8", "0.95"]  # ρ of the grid
+WEIGHTS = ["3e-6", "3e-5", "3e-4", "3e-3", "3e-2"]  # λ of the grid
 SHOWN = {"cons": "Cons.", "adjusted": "adj.", "live_dims": "live", "lp1": "LP@1"}
+RESULTS = ROOT / "results"
+
+
+# ----------------------------------------------------------------------------------------- the gain
+def nt_xent_of_parts(z1: Tensor, z2: Tensor, kept: Tensor, temperature: float) -> Tensor:
+    """NT-Xent of embeddings that are normalised first and then times kept (K,)."""
+    z = normalize(torch.cat([z1, z2])) * kept  # (2N, K)
+    logits = z @ z.T / temperature
+    logits.fill_diagonal_(-torch.inf)
+    positive = torch.arange(len(z)).roll(len(z1))
+    return cross_entropy(logits, positive)
 
 
 @torch.no_grad()
 def gain(z1: Tensor, z2: Tensor, temperature: float, norms_kept=False) -> Tensor:
-    """NT-Xent of z1, z2 (N, K) without dimension k less NT-Xent with all, in nats: (K,); norms_kept: of embeddings that
-    are normalised with all dimensions and not again without k."""
+    """NT-Xent of z1, z2 (N, K) without dimension k less NT-Xent with all, in nats: (K,).
+
+    norms_kept: of embeddings that are normalised with all dimensions and not again without k.
+    """
+
     def loss(kept):
-        if not norms_kept:
-            return bayesncl.nt_xent(z1 * kept, z2 * kept, temperature)
-        z = normalize(torch.cat([z1, z2])) * kept
-        logits = (z @ z.T / temperature).fill_diagonal_(-torch.inf)
-        return cross_entropy(logits, torch.arange(len(z)).roll(len(z1)))
-    return torch.stack([loss(kept) for kept in 1 - torch.eye(z1.shape[1])]) - loss(1)
+        if norms_kept:
+            return nt_xent_of_parts(z1, z2, kept, temperature)
+        return bayesncl.nt_xent(z1 * kept, z2 * kept, temperature)
+
+    K = z1.shape[1]
+    whole = loss(torch.ones(K))
+    gains = []
+    for left_out in torch.eye(K):
+        gains.append(loss(1 - left_out) - whole)
+    return torch.stack(gains)
 
 
-# -------------------------------------------------------------------------------------------------------------- the toy
-def planted(n: int, copies=10, dropped=0.1) -> tuple[Tensor, Tensor]:
-    """Two views (n, K) of n images with K = copies · len(FREQUENCIES) independent binary features: height uniform on
-    [½, 1½], and a view, which draws its own, loses each with probability `dropped`."""
-    has = torch.rand(n, copies * len(FREQUENCIES)) < torch.tensor(FREQUENCIES).repeat_interleave(copies)
-    view = lambda: has * (torch.rand(has.shape) + 0.5) * (torch.rand(has.shape) > dropped)
+# ------------------------------------------------------------------------------------------ the toy
+def planted(n: int, dropped=0.1) -> tuple[Tensor, Tensor]:
+    """Two views (n, K) of n images with K independent binary features, COPIES of each frequency.
+
+    Where an image has a feature, its height in a view is uniform on [½, 1½], or 0 with probability
+    `dropped`. Each view draws its own.
+    """
+    frequency = torch.tensor(FREQUENCIES).repeat_interleave(COPIES)  # (K,)
+    has = torch.rand(n, len(frequency)) < frequency
+
+    def view():
+        height = torch.rand(has.shape) + 0.5
+        seen = torch.rand(has.shape) > dropped
+        return has * height * seen
+
     return view(), view()
 
 
 def train_gate(rho: float, lambd: float, seed: int, steps: int, n=256) -> Tensor:
-    """Share of the entries > 0 that the gate keeps, by feature (K,), after training it with BayesNCL's loss."""
+    """Share of the entries > 0 that the gate keeps, by feature (K,), once it has been trained.
+
+    It is trained alone, with BayesNCL's loss on batches of n planted images.
+    """
     torch.manual_seed(seed)
-    gating = bayesncl.gating_head(K := planted(1)[0].shape[1], 64, K)
+    z, _ = planted(1)
+    K = z.shape[1]
+    gating = bayesncl.gating_head(K, 64, K)
     optimizer = torch.optim.Adam(gating.parameters(), lr=3e-3)
     for _ in range(steps):
         z1, z2 = planted(n)
-        (m1, alpha1), (m2, alpha2) = (bayesncl.gate(gating(z)) for z in (z1, z2))
+        m1, alpha1 = bayesncl.gate(gating(z1))
+        m2, alpha2 = bayesncl.gate(gating(z2))
         kl = (bayesncl.bernoulli_kl(alpha1, rho) + bayesncl.bernoulli_kl(alpha2, rho)) / 2
-        loss = bayesncl.nt_xent(z1 * m1, z2 * m2, 0.2) + lambd * kl
+        loss = bayesncl.nt_xent(z1 * m1, z2 * m2, TEMPERATURE) + lambd * kl
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    z = planted(4000)[0]
-    return ((bayesncl.gate(gating(z))[0] * (z > 0)).sum(0) / (z > 0).sum(0)).detach()
+
+    z, _ = planted(4000)
+    active = z > 0
+    m, _ = bayesncl.gate(gating(z))
+    return ((m * active).sum(0) / active.sum(0)).detach()
+
+
+def by_frequency(values: list[Tensor]) -> list[float]:
+    """The mean of several values of each feature (K,), by FREQUENCIES."""
+    mean = torch.stack(values).mean(0)
+    return mean.unflatten(0, (len(FREQUENCIES), -1)).mean(1).tolist()
+
+
+def mean_gain(norms_kept: bool, batches=5) -> list[float]:
+    """The gain of a planted feature, by FREQUENCIES."""
+    gains = []
+    for _ in range(batches):
+        z1, z2 = planted(256)
+        gains.append(gain(z1, z2, TEMPERATURE, norms_kept))
+    return by_frequency(gains)
 
 
 def toy(seeds=3, steps=300) -> dict:
-    """By frequency: the gain of a planted feature, and with the norms kept; γ of the γ π (1 − π) nearest to the latter;
-    what the gate keeps, mean over seeds."""
+    """What the toy shows, by FREQUENCIES.
+
+    gain         of a feature
+    norms kept   the same with the norms kept
+    gamma        γ of the γ π (1 − π) nearest to it
+    kept         setting → share of the active entries that the gate keeps, mean over seeds
+    """
     torch.manual_seed(0)
-    by_frequency = lambda values: torch.stack(values).mean(0).unflatten(0, (len(FREQUENCIES), -1)).mean(1)
-    gains, kept = (by_frequency([gain(*planted(256), 0.2, k) for _ in range(5)]).tolist() for k in (False, True))
-    gamma = sum(g * q for g, q in zip(kept, LAW)) / sum(q * q for q in LAW)
-    return {"frequency": FREQUENCIES, "gain": gains, "norms kept": kept, "gamma": gamma, "kept": {
-        f"ρ {rho}, λ {lambd:g}": by_frequency([train_gate(rho, lambd, s, steps) for s in range(seeds)]).tolist()
-        for rho, lambd in SETTINGS}}
+    gains = mean_gain(norms_kept=False)
+    with_norms = mean_gain(norms_kept=True)
+    products = sum(g * q for g, q in zip(with_norms, LAW))
+    gamma = products / sum(q * q for q in LAW)
+
+    kept = {}
+    for rho, lambd in common.progress(SETTINGS, "training the toy's gates"):
+        shares = [train_gate(rho, lambd, seed, steps) for seed in range(seeds)]
+        kept[f"ρ {rho}, λ {lambd:g}"] = by_frequency(shares)
+    return {
+        "frequency": FREQUENCIES,
+        "gain": gains,
+        "norms kept": with_norms,
+        "gamma": gamma,
+        "kept": kept,
+    }
 
 
-# ----------------------------------------------------------------------------------------------------------------- runs
+# --------------------------------------------------------------------------------------------- runs
 def pull_and_push(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
-    """N times the gradients of NT-Xent's two parts, the positive similarities and the log-sum over all others, by z1
-    (N, K): (2, K), means over the images with z1 > 0."""
+    """N times the gradients of NT-Xent's two parts by z1 (N, K), means over images with z1 > 0.
+
+    (2, K): of the positive similarities, and of the log-sum over all others.
+    """
     z1 = z1.detach().requires_grad_()
     loss = bayesncl.nt_xent(z1, z2, temperature)
-    unit = lambda z: normalize(z, eps=bayesncl.EPS)
-    pull = -(unit(z1) * unit(z2)).sum(1).mean() / temperature  # a pair is the positive of both its views
-    parts = torch.autograd.grad(pull, z1, retain_graph=True)[0], torch.autograd.grad(loss - pull, z1)[0]
-    return torch.stack([len(z1) * (part * (z1 > 0)).sum(0) / (z1 > 0).sum(0).clamp(min=1) for part in parts])
+    u1 = normalize(z1, eps=bayesncl.EPS)
+    u2 = normalize(z2, eps=bayesncl.EPS)
+    pull = -(u1 * u2).sum(1).mean() / temperature  # a pair is the positive of both its views
+    active = z1 > 0
+    means = []
+    for part in pull, loss - pull:
+        (gradient,) = torch.autograd.grad(part, z1, retain_graph=True)
+        means.append(len(z1) * (gradient * active).sum(0) / active.sum(0).clamp(min=1))
+    return torch.stack(means)
 
 
-def conflict(run: argparse.Namespace, model: torch.nn.Module, data_root: str | None, batches=40) -> dict[str, Tensor]:
-    """Of a run, by dimension (K,): pi, share of images with z⁺_k > 0; "gated", the same behind the gate; open, share of
-    the former that it keeps; gain; means over batches of pull and push, mean and std of their sum."""
-    data, gated = common.load_data(run.dataset, data_root or run.data_root, limit=run.limit), run.method == "bayesncl"
+def endless(data: common.Data, batch_size: int):
+    """Yield batches of images (batch_size, 3, H, W), pass after pass."""
+    for epoch in itertools.count():
+        for images, _ in data.batches(batch_size, 0, epoch, "cpu"):
+            yield images
+
+
+def conflict(
+    run: argparse.Namespace, model: torch.nn.Module, data_root: str | None, batches=40
+) -> dict[str, Tensor]:
+    """What happens to each dimension of a run, (K,).
+
+    pi           share of images with z⁺_k > 0
+    gated        the same behind the gate
+    open         share of the former that it keeps
+    gain         of ten batches
+    pull, push   means over batches
+    mean, std    over batches, of pull + push
+    """
+    data = common.load_data(run.dataset, data_root or run.data_root, limit=run.limit)
+    views = dict(
+        min_scale=run.min_scale, jitter=run.jitter, gray=run.gray, blur=run.blur, crop=run.crop
+    )
     model.train()  # BatchNorm as in training; no weight changes
     torch.manual_seed(0)
-    views = dict(min_scale=run.min_scale, jitter=run.jitter, gray=run.gray, blur=run.blur, crop=run.crop)
-    stream = (x for e in itertools.count() for x, _ in data.batches(min(run.batch_size, len(data.images)), 0, e, "cpu"))
-    active, gradients, kept = [], [], []
-    for images in itertools.islice(stream, batches):
-        with torch.no_grad():
-            z = []
-            for view in common.two_views(images, run.image_size, **views):
+    stream = endless(data, min(run.batch_size, len(data.images)))
+    before, behind = [], []  # shares of each view
+    gradients, pairs = [], []  # of each batch
+    for _ in common.progress(range(batches), "batches of a run"):
+        pair = []
+        for view in common.two_views(next(stream), run.image_size, **views):
+            with torch.no_grad():
                 h, out, *_ = model(view)
-                plus = bayesncl.ACTIVATIONS[run.activation](model.head(h)) if gated else out
-                active.append(torch.stack([(x > 0).float().mean(0) for x in (plus, out)]))
-                z.append(out.float())
-        gradients.append(pull_and_push(*map(normalize, z), run.temperature))  # whatever a network's scale
-        kept.append(z)
-    G, (pi, behind) = torch.stack(gradients), torch.stack(active).mean(0)  # (batches, 2, K), (K,) each
-    gains = torch.stack([gain(*z, run.temperature) for z in kept[:10]]).mean(0)
-    return {"pi": pi, "gated": behind, "open": behind / pi.clamp(min=1e-9), "gain": gains, "pull": G[:, 0].mean(0),
-            "push": G[:, 1].mean(0), "mean": G.sum(1).mean(0), "std": G.sum(1).std(0).clamp(min=1e-12)}
+                plus = out
+                if run.method == "bayesncl":
+                    plus = bayesncl.ACTIVATIONS[run.activation](model.head(h))
+            before.append((plus > 0).float().mean(0))
+            behind.append((out > 0).float().mean(0))
+            pair.append(out.float())
+        pairs.append(pair)
+        z1, z2 = pair
+        # Of norm 1: whatever a network's scale.
+        gradients.append(pull_and_push(normalize(z1), normalize(z2), run.temperature))
+
+    gains = []
+    for z1, z2 in common.progress(pairs[:10], "gains of a run"):
+        gains.append(gain(z1, z2, run.temperature))
+    pi = torch.stack(before).mean(0)
+    gated = torch.stack(behind).mean(0)
+    pull, push = torch.stack(gradients, 1)  # (batches, K) each
+    both = pull + push
+    return {
+        "pi": pi,
+        "gated": gated,
+        "open": gated / pi.clamp(min=1e-9),
+        "gain": torch.stack(gains).mean(0),
+        "pull": pull.mean(0),
+        "push": push.mean(0),
+        "mean": both.mean(0),
+        "std": both.std(0).clamp(min=1e-12),
+    }
 
 
 def summary(c: dict[str, Tensor]) -> dict[str, float]:
-    """Medians over frequent (a fifth of the images and more) and rare dimensions (1 to 5 %) of |mean|/std over batches,
-    std and |pull + push| / (|pull| + |push|); median frequency of closed and open dimensions; how many there are."""
-    values = {"mean_over_std": c["mean"].abs() / c["std"], "std": c["std"], "pi": c["pi"],
-              "left": c["mean"].abs() / (c["pull"].abs() + c["push"].abs()).clamp(min=1e-12)}
-    groups = {"frequent": c["gated"] >= 0.2, "rare": (c["gated"] >= 0.01) & (c["gated"] < 0.05),
-              "closed": (c["open"] < 0.5) & (c["pi"] > 0), "open": c["open"] >= 0.5}
-    medians = {f"{name}_{key}": value[group].median().item() for name, group in groups.items() if group.any()
-               for key, value in values.items() if key == "pi" or name in ("frequent", "rare")}
-    return medians | {f"{name}_dims": int(group.sum()) for name, group in groups.items()}
+    """What conflict() found, in numbers.
+
+    frequent_…, rare_…      medians over dimensions active on a fifth of the images and more, and
+                            on 1 to 5 %
+      …_mean_over_std       |mean| / std over batches
+      …_std                 its denominator
+      …_pi                  share of images; also of dimensions that the gate keeps less often than
+                            not (closed) and others (open)
+      …_left                |pull + push| / (|pull| + |push|)
+    …_dims                  how many of each there are
+    """
+    strength = c["pull"].abs() + c["push"].abs()
+    values = {
+        "mean_over_std": c["mean"].abs() / c["std"],
+        "std": c["std"],
+        "pi": c["pi"],
+        "left": c["mean"].abs() / strength.clamp(min=1e-12),
+    }
+    groups = {
+        "frequent": c["gated"] >= 0.2,
+        "rare": (c["gated"] >= 0.01) & (c["gated"] < 0.05),
+        "closed": (c["open"] < 0.5) & (c["pi"] > 0),
+        "open": c["open"] >= 0.5,
+    }
+    numbers = {}
+    for name, group in groups.items():
+        if not group.any():
+            continue
+        for key, value in values.items():
+            if key == "pi" or name in ("frequent", "rare"):
+                numbers[f"{name}_{key}"] = value[group].median().item()
+    for name, group in groups.items():
+        numbers[f"{name}_dims"] = int(group.sum())
+    return numbers
 
 
-def draw_grid(draw, path: Path) -> None:
-    """SHOWN over ρ and λ, of the seeds on record."""
-    name = "shapes-grid-bayesncl-prior{}-kl-weight{}-seed1".format
-    if not all((report.RESULTS / name(*cell)).exists() for cell in itertools.product(*GRID)):
-        return print("grid.png is left out: the study shapes-grid has not been made")
-    seeds = {cell: [*report.seeds_of(name(*cell)).values()] for cell in itertools.product(*GRID)}
-    draw.grid(path, *GRID, {title: {cell: [run.get(key, torch.nan) for run in runs] for cell, runs in seeds.items()}
-                            for key, title in SHOWN.items()})
+# ----------------------------------------------------------------------------------------- pictures
+TITLES = {  # of the panels of gate.png
+    "a": "toy: gain (nats)",
+    "b": "toy: share of active entries kept",
+    "c": "gradient: |mean| / std",
+    "d": "gain (nats)",
+    "e": "share of active entries that the gate keeps",
+}
 
 
-def picture(draw, path: Path, found: dict, runs: dict[str, dict[str, Tensor]]) -> None:
-    """What toy() found and, of runs {title: conflict()}, noise of the gradient, gain and gate over frequency."""
-    rows, size = ("aaabbb;ccddee", (13, 7)) if runs else ("ab", (9, 3.8))
-    figure, axes = draw.plt.subplot_mosaic(rows, figsize=size, layout="constrained")
-    panels = [*axes.values()]
-    panels[0].plot(FREQUENCIES, found["gain"], "o-", label="cosines")
-    panels[0].plot(FREQUENCIES, found["norms kept"], "o-", label="norms kept")
-    panels[0].plot(FREQUENCIES, [found["gamma"] * q for q in LAW], "k:", label=f"γ π (1 − π), γ = {found['gamma']:.2g}")
-    for name, shares in found["kept"].items():
-        panels[1].plot(FREQUENCIES, shares, "o-", label=name)
-    for colour, (title, c) in enumerate(runs.items()):
-        heights = c["mean"].abs() / c["std"], c["gain"], c["open"]
-        for panel, x, y in zip(panels[2:], (c["gated"], c["gated"], c["pi"]), heights):
-            panel.scatter(x.numpy(), y.numpy(), 8, alpha=0.5, color=f"C{colour}", label=title)
+def draw_gate(path: Path, toy: dict, runs: dict[str, dict[str, Tensor]]) -> None:
+    """What toy() found and, of runs {title: conflict()}, gradient, gain and gate over frequency."""
+    mosaic = "ab"
+    size = (9, 3.8)
+    if runs:
+        mosaic = "aaabbb;ccddee"
+        size = (13, 7)
+    figure, panels = plt.subplot_mosaic(mosaic, figsize=size, layout="constrained")
+    law = [toy["gamma"] * q for q in LAW]
+    panels["a"].plot(FREQUENCIES, toy["gain"], "o-", label="cosines")
+    panels["a"].plot(FREQUENCIES, toy["norms kept"], "o-", label="norms kept")
+    panels["a"].plot(FREQUENCIES, law, "k:", label=f"γ π (1 − π), γ = {toy['gamma']:.2g}")
+    panels["a"].axhline(0, color="grey", lw=0.5)
+    for name, shares in toy["kept"].items():
+        panels["b"].plot(FREQUENCIES, shares, "o-", label=name)
+    for k, (title, c) in enumerate(runs.items()):
+        dots = dict(s=8, alpha=0.5, color=f"C{k}", label=title)
+        panels["c"].scatter(c["gated"], c["mean"].abs() / c["std"], **dots)
+        panels["d"].scatter(c["gated"], c["gain"], **dots)
+        panels["e"].scatter(c["pi"], c["open"], **dots)
+    for letter, panel in panels.items():
+        if letter in "cde":
             panel.set(xscale="log", xlim=(1e-3, 1))
-    for panel, text in zip(panels, ("toy: gain (nats)", "toy: share of active entries kept", "gradient: |mean| / std",
-                                    "gain (nats)", "share of active entries that the gate keeps")):
-        panel.set(title=text, xlabel="π, share of images")
+        panel.set(title=TITLES[letter], xlabel="π, share of images")
         panel.legend(fontsize=7)
-    panels[0].axhline(0, color="grey", lw=0.5)
-    draw.save(figure, path)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def grid_records() -> dict[tuple[str, str], list[dict]]:
+    """(ρ, λ) → the final numbers of each seed of the study shapes-grid; {} where one is missing."""
+    found = {}
+    for rho, lambd in itertools.product(PRIORS, WEIGHTS):
+        name = f"shapes-grid-bayesncl-prior{rho}-kl-weight{lambd}"
+        finals = []
+        for file in sorted(RESULTS.glob(f"{name}-seed?/metrics.jsonl")):
+            last = file.read_text().splitlines()[-1]
+            finals.append(json.loads(last))
+        if not finals:
+            return {}
+        found[rho, lambd] = finals
+    return found
+
+
+def draw_grid(path: Path, records: dict[tuple[str, str], list[dict]]) -> None:
+    """SHOWN over ρ and λ: heat maps of means over seeds, of three or more ± standard deviation."""
+    figure, panels = plt.subplots(
+        1, len(SHOWN), figsize=(14, 3.6), layout="constrained", sharey=True
+    )
+    for panel, (key, title) in zip(panels, SHOWN.items()):
+        means = np.zeros((len(PRIORS), len(WEIGHTS)))
+        for i, rho in enumerate(PRIORS):
+            for j, lambd in enumerate(WEIGHTS):
+                values = [final.get(key, math.nan) for final in records[rho, lambd]]
+                means[i, j] = np.mean(values)
+                text = f"{means[i, j]:.3g}"
+                if len(values) > 2:
+                    text += f"\n± {np.std(values, ddof=1):.2g}"
+                panel.text(j, i, text, ha="center", va="center", fontsize=8)
+        panel.imshow(means, aspect="auto", alpha=0.6)
+        panel.set(title=title, xlabel="λ", xticks=range(len(WEIGHTS)), xticklabels=WEIGHTS)
+    panels[0].set(ylabel="ρ", yticks=range(len(PRIORS)), yticklabels=PRIORS)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def draw(folder: Path, toy: dict, runs: dict[str, dict[str, Tensor]]) -> None:
+    """gate.png and, where the study has been made, grid.png."""
+    if plt is None:
+        print("matplotlib is not installed: the pictures are left out")
+        return
+    draw_gate(folder / "gate.png", toy, runs)
+    records = grid_records()
+    if records:
+        draw_grid(folder / "grid.png", records)
+    else:
+        print("grid.png is left out: the study shapes-grid has not been made")
+
+
+# -------------------------------------------------------------------------------------- the program
+def table(toy: dict) -> str:
+    """What toy() found as a Markdown table, a row for each frequency."""
+    columns = {"π": FREQUENCIES, "gain": toy["gain"], "norms kept": toy["norms kept"]}
+    columns |= toy["kept"]
+    rows = [list(columns)]
+    for values in zip(*columns.values()):
+        rows.append([f"{value:.2g}" for value in values])
+    return common.markdown(rows)
 
 
 def main(argv=None):
-    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    flags.add_argument("runs", nargs="*", type=Path, help="folders of finished runs of ncl.py and bayesncl.py")
+    flags = argparse.ArgumentParser(
+        prog="theory_gate.py",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    of_which = "folders of finished runs of ncl.py and bayesncl.py"
+    default = time.strftime("runs/theory_gate-%Y%m%d-%H%M%S")
+    flags.add_argument("runs", nargs="*", type=Path, help=of_which)
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
-    flags.add_argument("--out", default=time.strftime("runs/theory_gate-%Y%m%d-%H%M%S"), help="a new folder")
+    flags.add_argument("--out", default=default, help="a new folder")
     args = flags.parse_args(argv)
-    loaded = {str(folder): common.load_run(folder) for folder in args.runs}
-    for name, (run, _) in loaded.items():
-        if run.method not in ("ncl", "bayesncl") or run.loss != "ntxent":
-            raise common.BadInput(f"{name}: {run.method}.py; give runs of ncl.py and bayesncl.py with NT-Xent")
+    loaded = {}
+    for path in args.runs:
+        run, model = common.load_run(path)
+        loss = getattr(run, "loss", "ntxent")  # bayesncl.py has no other
+        if run.method not in ("ncl", "bayesncl") or loss != "ntxent":
+            wanted = "give runs of ncl.py and bayesncl.py with NT-Xent"
+            raise common.BadInput(f"{path}: {run.method}.py; {wanted}")
+        loaded[str(path)] = run, model
     folder = common.new_folder(args.out, {"method": "theory_gate"}, torch.device("cpu"))
-    runs = {name: conflict(*one, args.data_root) for name, one in loaded.items()}
+
+    runs = {}
+    for name, (run, model) in loaded.items():
+        runs[name] = conflict(run, model, args.data_root)
     found = {"toy": toy(), "runs": {name: summary(c) for name, c in runs.items()}}
-    with common.replacing(folder / "results.json") as file:
-        file.write(json.dumps(found, indent=1).encode() + b"\n")
-    columns = {"π": FREQUENCIES, **{key: found["toy"][key] for key in ("gain", "norms kept")}, **found["toy"]["kept"]}
-    print(common.markdown([[*columns], *([f"{value:.2g}" for value in values] for values in zip(*columns.values()))]))
+    common.write_json(folder / "results.json", found)
+    print(table(found["toy"]))
     for name, numbers in found["runs"].items():
-        print(f"{name}: {', '.join(f'{key} {value:.3g}' for key, value in numbers.items())}")
-    try:
-        import draw
-    except ImportError:
-        return print("matplotlib is not installed: the pictures are left out")
-    picture(draw, folder / "gate.png", found["toy"], runs)
-    draw_grid(draw, folder / "grid.png")
+        told = ", ".join(f"{key} {value:.3g}" for key, value in numbers.items())
+        print(f"{name}: {told}")
+    draw(folder, found["toy"], runs)
 
 
 if __name__ == "__main__":

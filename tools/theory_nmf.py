@@ -1,154 +1,316 @@
-"""What NCL learns where it can be computed: non-negative matrix factorisation of the co-occurrence of positive pairs.
+"""What NCL learns where it can be computed: a factorisation of the co-occurrence of positive pairs.
 
-Images of C latent classes, positive pairs (x, x') drawn independently of one class: P(x, x') = Σ_c P(c) P(x|c) P(x'|c),
-Ā = P(x, x') / √(P(x) P(x')). The spectral contrastive loss of features f is ‖Ā − F Fᵀ‖² less a constant, F_x = √P(x)
-f(x): with F ≥ 0 a non-negative matrix factorisation ([NCL] Theorem 2). Its minimisers from random starts, beside those
-with F of any sign (CL), while the classes overlap more and more:
-    Theorem 4   without overlap the features are indicators of the classes, f_c(x) = 1[x of class c] / √P(c)
+There are C latent classes, and the images of a positive pair (x, x') are drawn independently of
+one class:
+
+    P(x, x') = Σ_c P(c) P(x|c) P(x'|c)
+    Ā        = P(x, x') / √(P(x) P(x'))
+
+The spectral contrastive loss of features f is ‖Ā − F Fᵀ‖² less a constant, F_x = √P(x) f(x). With
+F ≥ 0 (NCL) it is a non-negative matrix factorisation, Theorem 2. Its minimisers from random starts
+stand beside those with F of any sign (CL), while the classes overlap more and more:
+
+    Theorem 4   without overlap the features are indicators of the classes,
+                f_c(x) = 1[x of class c] / √P(c)
     Theorem 5   and unique but for the order of the dimensions, where CL's are rotated at will
-    overlap     the theorem assumes none; it is enough that each class keeps images of its own ("some mixed"): if F R
-                (R orthogonal) is ≥ 0 on those, R is ≥ 0, hence a permutation. Where every image is mixed, F > 0, and
-                a small rotation of it is another solution. f_c(x) = P(c|x) / √P(c) is one in any case (a test)
-Wang et al., "Non-negative Contrastive Learning", arXiv 2403.12459. Its Theorem 1 is a test of ncl.py; the statements of
-Theorems 3 and 6 are not in what we have of the paper.
+    overlap     The theorem assumes none. It is enough that each class keeps images of its own
+                ("some mixed"): if F R (R orthogonal) is ≥ 0 on those, R is ≥ 0, hence a
+                permutation. Where every image is mixed, F > 0, and a small rotation of it is
+                another solution. f_c(x) = P(c|x) / √P(c) is one in any case.
 
-    python tools/theory_nmf.py      a table; results.json and, with matplotlib, theory.png in runs/theory_nmf-<time>
+Wang et al., "Non-negative Contrastive Learning", arXiv 2403.12459. Its Theorem 1 is a test of
+ncl.py; the statements of Theorems 3 and 6 are not in what we have of the paper.
+
+    python tools/theory_nmf.py      a table, and files in runs/theory_nmf-<time>
+
+The files are results.json and, with matplotlib, theory.png.
 """
-import functools
+
+import argparse
 import itertools
 import math
+import sys
+import time
+from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from theory import common, generator, program, row
+try:
+    import matplotlib
 
-OVERLAPS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
-SEEDS = 10
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+except ImportError:
+    plt = None
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import common  # noqa: E402
+
+# ----------------------------------------------------------------------------------------- settings
+OVERLAPS = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+CLASSES = 4  # C, which is also the number of dimensions
+IMAGES = 6  # of each class
+SEEDS = 10  # solutions that are compared
+STEPS = 3000  # of a factorisation
+UNIQUE = 0.999  # solutions that agree more than so are one
 
 
-def co_occurrence(overlap: float, mixed="all", classes=4, each=6) -> tuple[Tensor, Tensor]:
-    """P(c) (C,) and P(x|c) (n, C) of n = classes · each images: `overlap` is the probability under a class of images
-    of the others; mixed = "some": only every second image is lent to other classes."""
-    prior = torch.linspace(1, 2, classes, dtype=torch.float64)  # not equally frequent: Theorem 4's scales show
-    own = torch.eye(classes, dtype=torch.float64).repeat_interleave(each, 0)  # (n, C)
-    weight = torch.rand(len(own), 1, generator=generator(0, 0), dtype=torch.float64) + 0.5  # of an image in its class
-    lent = (1 - own) * (torch.arange(len(own)) % 2 if mixed == "some" else torch.ones(len(own)))[:, None]
-    inside, outside = own * weight, lent * weight
-    return prior / prior.sum(), (1 - overlap) * inside / inside.sum(0) + overlap * outside / outside.sum(0)
+def row(setting: str, measured: float, theorem: float, holds: bool) -> dict:
+    """A row of results.json, with the keys of sparse_coding.py's."""
+    return {
+        "experiment": "theory",
+        "setting": setting,
+        "statistic": None,
+        "lr_times_steps": None,
+        "start": None,
+        "end_mean": measured,
+        "end_std": None,
+        "paper": theorem,
+        "verdict": "holds" if holds else "fails",
+        "seeds": None,
+    }
 
 
-def normalised(prior: Tensor, given: Tensor) -> tuple[Tensor, Tensor]:
-    """P(x) (n,) and Ā (n, n) of P(c) (C,) and P(x|c) (n, C)."""
-    joint = given * prior @ given.T
+# -------------------------------------------------------------------------------------- the setting
+def co_occurrence(overlap: float, mixed="all") -> tuple[Tensor, Tensor]:
+    """P(c) (C,) and P(x|c) (n, C) of n = CLASSES · IMAGES images.
+
+    overlap: probability, under a class, of images of the others
+    mixed: which images other classes borrow, "all" or "some": every second
+    """
+    prior = torch.linspace(1, 2, CLASSES, dtype=torch.float64)  # unequal: Theorem 4's scales show
+    own = torch.eye(CLASSES, dtype=torch.float64).repeat_interleave(IMAGES, 0)  # (n, C)
+    random = torch.Generator().manual_seed(0)
+    weight = torch.rand(len(own), 1, generator=random, dtype=torch.float64) + 0.5  # in its class
+    borrowed = torch.ones(len(own))
+    if mixed == "some":
+        borrowed = torch.arange(len(own)) % 2
+    inside = own * weight
+    outside = (1 - own) * borrowed[:, None] * weight
+    given = (1 - overlap) * inside / inside.sum(0) + overlap * outside / outside.sum(0)
+    return prior / prior.sum(), given
+
+
+def joint_of(prior: Tensor, given: Tensor) -> Tensor:
+    """P(x, x') (n, n) of P(c) (C,) and P(x|c) (n, C)."""
+    return given * prior @ given.T
+
+
+def normalised(joint: Tensor) -> tuple[Tensor, Tensor]:
+    """P(x) (n,) and Ā (n, n) of P(x, x') (n, n)."""
     p = joint.sum(1)
     return p, joint / (p[:, None] * p).sqrt()
 
 
 def population_loss(f: Tensor, joint: Tensor) -> Tensor:
-    """Spectral contrastive loss −2 E[f(x)·f(x')] + E[(f(x)·f(y))²], (…,), of features f (…, n, C): (x, x') of P(x, x')
-    (n, n), x and y independent."""
-    similarity, p = f @ f.mT, joint.sum(1)
-    return (-2 * joint * similarity + p[:, None] * p * similarity.square()).sum((-2, -1))
+    """Spectral contrastive loss −2 E[f(x)·f(x')] + E[(f(x)·f(y))²] of features f (…, n, C): (…,).
+
+    joint: P(x, x') (n, n), of which (x, x') are drawn; x and y are independent.
+    """
+    p = joint.sum(1)
+    similarity = f @ f.mT  # (…, n, n)
+    positives = -2 * joint * similarity
+    negatives = p[:, None] * p * similarity.square()
+    return (positives + negatives).sum((-2, -1))
 
 
-def factorise(A: Tensor, K: int, non_negative: bool, seeds=SEEDS, steps=3000, lr=0.03) -> Tensor:
-    """F (…, seeds, n, K) at a minimum of ‖A − F Fᵀ‖² for A (…, n, n), by Adam with a rate that falls to 0, projected on
-    F ≥ 0 if `non_negative`; the best of three starts for each seed."""
-    A = A[..., None, None, :, :]
-    F = torch.randn(*A.shape[:-4], seeds, 3, A.shape[-1], K, dtype=A.dtype, generator=generator(0, 1)).mul(0.1)
-    F = (F.abs_() if non_negative else F).requires_grad_()
+# ------------------------------------------------------------------------------------ factorisation
+def residual(A: Tensor, F: Tensor) -> Tensor:
+    """‖A − F Fᵀ‖² of A (…, n, n) and F (…, n, K): (…,)."""
+    return (A - F @ F.mT).square().sum((-2, -1))
+
+
+def factorise(A: Tensor, K: int, non_negative: bool, seeds: int, steps: int, lr=0.03) -> Tensor:
+    """F (…, seeds, n, K) at a minimum of ‖A − F Fᵀ‖² for A (…, n, n); best of three for each seed.
+
+    By Adam with a rate that falls to 0, projected on F ≥ 0 if `non_negative`.
+    """
+    random = torch.Generator().manual_seed(1)
+    shape = (*A.shape[:-2], seeds, 3, A.shape[-1], K)
+    F = 0.1 * torch.randn(shape, dtype=A.dtype, generator=random)
+    if non_negative:
+        F = F.abs()
+    F.requires_grad_()
+    A = A[..., None, None, :, :]  # (…, 1, 1, n, n), for seeds and starts
     optimizer = torch.optim.Adam([F], lr=lr)
-    for step in range(steps):
-        optimizer.zero_grad()
-        (A - F @ F.mT).square().sum().backward()
+    for step in common.progress(range(steps), "factorisation"):
         optimizer.param_groups[0]["lr"] = lr * (1 - step / steps)
+        optimizer.zero_grad()
+        residual(A, F).sum().backward()
         optimizer.step()
         if non_negative:
             F.data.clamp_(min=0)
-    best = (A - F @ F.mT).square().sum((-2, -1)).argmin(-1)  # (…, seeds)
-    return F.detach().take_along_dim(best[..., None, None, None], -3).squeeze(-3)
+    F = F.detach()
+    best = residual(A, F).argmin(-1)  # (…, seeds)
+    return F.take_along_dim(best[..., None, None, None], -3).squeeze(-3)
 
 
-def agreement(F: Tensor, G: Tensor) -> float:
-    """Mean cosine of the columns of F and G (n, K), matched and with signs as fits best: 1 where one is the other but
-    for order (and signs)."""
-    cosines = (normalize(F, dim=0).T @ normalize(G, dim=0)).abs()
-    orders = itertools.permutations(range(len(cosines)))
-    return max(sum(cosines[i, j].item() for i, j in enumerate(order)) for order in orders) / len(cosines)
+def agreement(G: Tensor, H: Tensor) -> float:
+    """Mean cosine of the columns of G and H (n, K), matched and with signs as fits best.
+
+    It is 1 where one is the other but for order (and signs).
+    """
+    cosines = (normalize(G, dim=0).T @ normalize(H, dim=0)).abs().tolist()
+    K = len(cosines)
+    best = 0.0
+    for order in itertools.permutations(range(K)):
+        matched = sum(cosines[i][order[i]] for i in range(K))
+        best = max(best, matched)
+    return best / K
 
 
 def between_seeds(solutions: Tensor) -> float:
     """Mean agreement of all pairs of solutions (seeds, n, K)."""
-    pairs = [*itertools.combinations(solutions, 2)]
-    return sum(agreement(F, G) for F, G in pairs) / len(pairs)
+    pairs = itertools.combinations(solutions, 2)
+    agreements = [agreement(G, H) for G, H in pairs]
+    return sum(agreements) / len(agreements)
 
 
+# ------------------------------------------------------------------------------------- the theorems
 def theorem_2() -> dict:
-    """Loss and factorisation differ by the same number, −‖Ā‖², for whatever features: its spread over 100 of them."""
-    prior, given = co_occurrence(0.3)
-    p, A = normalised(prior, given)
-    f = torch.randn(100, len(p), 4, dtype=p.dtype, generator=generator(0, 2)).relu()
-    F = p.sqrt()[:, None] * f
-    gap = population_loss(f, given * prior @ given.T) - (A - F @ F.mT).square().sum((-2, -1))
-    spread = (gap + A.square().sum()).abs().max().item()
-    return row("2 loss less ‖Ā − F Fᵀ‖² plus ‖Ā‖², largest of 100 features", spread, 0.0, spread < 1e-9)
+    """Loss and factorisation differ by −‖Ā‖² for whatever features: the largest error of 100."""
+    joint = joint_of(*co_occurrence(0.3))
+    p, A = normalised(joint)
+    random = torch.Generator().manual_seed(2)
+    f = torch.randn(100, len(p), CLASSES, dtype=p.dtype, generator=random).relu()
+    factors = p.sqrt()[:, None] * f
+    difference = population_loss(f, joint) - residual(A, factors)
+    error = (difference + A.square().sum()).abs().max().item()
+    setting = "2 loss less ‖Ā − F Fᵀ‖² plus ‖Ā‖², largest of 100 features"
+    return row(setting, error, 0.0, error < 1e-9)
 
 
-def theorem_4(F: Tensor, p: Tensor, prior: Tensor, given: Tensor) -> list[dict]:
-    """Features F / √P(x) of a solution F (n, C) without overlap beside indicators of the classes, 1/√P(c) high."""
-    exact = agreement(F / p.sqrt()[:, None], (given > 0).to(F))
-    heights = (F / p.sqrt()[:, None]).amax(0).sort().values
-    error = (heights - prior.rsqrt().sort().values).abs().max().item()
-    return [row("4 NCL: cosine of the features and indicators of the classes", exact, 1.0, exact > 0.999),
-            row("4 NCL: largest error of a feature's height, 1/√P(c)", error, 0.0, error < 1e-2)]
-
-
-def theorem_5(panel=None) -> list[dict]:
-    """Solutions of NCL agree, those of CL do not; what is left of it where classes overlap. With Theorem 4, as it needs
-    the same solutions; all drawn in a panel of matplotlib's."""
-    found = []
-    for (mixed, colour), non_negative in itertools.product({"all": "C0", "some": "C1"}.items(), (True, False)):
-        settings = [co_occurrence(overlap, mixed) for overlap in OVERLAPS]
-        p, A = map(torch.stack, zip(*(normalised(*setting) for setting in settings)))
-        solutions = factorise(A, len(settings[0][0]), non_negative)  # (overlaps, seeds, n, C)
-        agreements = [between_seeds(of_one) for of_one in solutions]
-        text = lambda i: f"5 {name}, overlap {OVERLAPS[i]}: agreement of {SEEDS} solutions"
-        beyond = lambda text, value: row(text, value, 1.0, True) | {"verdict": "not " * (value < 0.999) + "unique"}
-        name = f"{'NCL' if non_negative else 'CL'}, {mixed} mixed"
-        if not non_negative:
-            found += [beyond(text(0), agreements[0])] if mixed == "all" else []
-        else:
-            found += theorem_4(solutions[0, 0], p[0], *settings[0]) if mixed == "all" else []
-            found += [row(text(0), agreements[0], 1.0, agreements[0] > 0.999)] if mixed == "all" else []
-            found += [beyond(text(i), agreements[i]) for i in (2, 4)]
-        if panel:
-            panel.plot(OVERLAPS, agreements, "o-" if non_negative else "x:", color=colour, label=name)
-    if panel:
-        panel.set(title=f"Theorem 5 and beyond: {SEEDS} solutions", xlabel="overlap of the classes",
-                  ylabel="agreement but for order and signs", ylim=(0.4, 1.03))
-        panel.legend(fontsize=7)
-    return found
-
-
-def features(panel) -> None:
-    """The features of Theorem 4's setting, an image a row, in a panel of matplotlib's."""
+def theorem_4(solution: Tensor) -> list[dict]:
+    """Features of a solution F (n, C) of NCL without overlap, beside indicators of the classes."""
     prior, given = co_occurrence(0.0)
-    p, A = normalised(prior, given)
-    both = [factorise(A, len(prior), kind, seeds=1)[0] / p.sqrt()[:, None] for kind in (True, False)]
-    shown = torch.cat([both[0], torch.full((len(p), 1), math.nan), both[1]], 1)
-    panel.imshow(shown.numpy(), aspect="auto", cmap="RdBu", vmin=-3, vmax=3, interpolation="none")
-    panel.set(title="Theorem 4: features of NCL | of CL", xlabel="dimension", ylabel="image, by class", xticks=[])
+    p, _ = normalised(joint_of(prior, given))
+    features = solution / p.sqrt()[:, None]
+    indicators = (given > 0).to(features)
+    cosine = agreement(features, indicators)
+    heights = features.amax(0).sort().values  # (C,)
+    exact = prior.rsqrt().sort().values
+    error = (heights - exact).abs().max().item()
+    of_cosine = "4 NCL: cosine of the features and indicators of the classes"
+    of_heights = "4 NCL: largest error of a feature's height, 1/√P(c)"
+    return [
+        row(of_cosine, cosine, 1.0, cosine > UNIQUE),
+        row(of_heights, error, 0.0, error < 1e-2),
+    ]
 
 
-def theorems(panels) -> list[dict]:
-    if panels[0]:
-        features(panels[0])
-    return [theorem_2(), *theorem_5(panels[1])]
+def solve(mixed: str, kind: str) -> Tensor:
+    """Solutions (overlaps, seeds, n, C) of NCL or CL for OVERLAPS."""
+    matrices = []
+    for overlap in OVERLAPS:
+        _, A = normalised(joint_of(*co_occurrence(overlap, mixed)))
+        matrices.append(A)
+    return factorise(torch.stack(matrices), CLASSES, kind == "NCL", SEEDS, STEPS)
 
 
-main = functools.partial(program, "theory_nmf", __doc__, theorems)
+def theorem_5(agreements: dict[str, list[float]]) -> list[dict]:
+    """Without overlap solutions of NCL agree, those of CL do not; what is left of it beyond.
+
+    agreements: between_seeds for OVERLAPS, "NCL, all mixed" and so on.
+    """
+
+    def setting(name, i):
+        return f"5 {name}, overlap {OVERLAPS[i]}: agreement of {SEEDS} solutions"
+
+    def beyond(name, i):
+        value = agreements[name][i]
+        found = row(setting(name, i), value, 1.0, True)
+        found["verdict"] = "not unique" if value < UNIQUE else "unique"
+        return found
+
+    exact = agreements["NCL, all mixed"][0]
+    return [
+        row(setting("NCL, all mixed", 0), exact, 1.0, exact > UNIQUE),
+        beyond("NCL, all mixed", 2),
+        beyond("NCL, all mixed", 4),
+        beyond("CL, all mixed", 0),
+        beyond("NCL, some mixed", 2),
+        beyond("NCL, some mixed", 4),
+    ]
+
+
+# -------------------------------------------------------------------------------------- the program
+def draw_theorem_4(panel) -> None:
+    """The features of Theorem 4's setting, an image a row."""
+    p, A = normalised(joint_of(*co_occurrence(0.0)))
+    shown = []
+    for non_negative in (True, False):
+        (solution,) = factorise(A, CLASSES, non_negative, 1, STEPS)
+        shown.append(solution / p.sqrt()[:, None])
+    gap = torch.full((len(p), 1), math.nan)
+    shown.insert(1, gap)
+    image = torch.cat(shown, 1).numpy()
+    panel.imshow(image, aspect="auto", cmap="RdBu", vmin=-3, vmax=3, interpolation="none")
+    panel.set_title("Theorem 4: features of NCL | of CL")
+    panel.set(xlabel="dimension", ylabel="image, by class", xticks=[])
+
+
+def draw_theorem_5(panel, agreements: dict[str, list[float]]) -> None:
+    """The agreement of solutions over the overlap: NCL solid, CL dotted, a colour for `mixed`."""
+    for name, values in agreements.items():
+        style = "o-" if name.startswith("NCL") else "x:"
+        colour = "C0" if name.endswith("all mixed") else "C1"
+        panel.plot(OVERLAPS, values, style, color=colour, label=name)
+    panel.set_title(f"Theorem 5 and beyond: {SEEDS} solutions")
+    panel.set(xlabel="overlap of the classes", ylabel="agreement but for order and signs")
+    panel.set_ylim(0.4, 1.03)
+    panel.legend(fontsize=7)
+
+
+def table(rows: list[dict]) -> str:
+    """Rows of results.json as a Markdown table."""
+    lines = [["setting", "measured", "theorem", "verdict"]]
+    for found in rows:
+        measured = f"{found['end_mean']:.4g}"
+        theorem = f"{found['paper']:.4g}"
+        lines.append([found["setting"], measured, theorem, found["verdict"]])
+    return common.markdown(lines)
+
+
+def main(argv=None):
+    flags = argparse.ArgumentParser(
+        prog="theory_nmf.py",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
+    )
+    default = "(default: runs/theory_nmf-<time>)"
+    flags.add_argument("--out", metavar="FOLDER", help=f"a new folder {default}")
+    args = flags.parse_args(argv)
+    out = args.out or time.strftime("runs/theory_nmf-%Y%m%d-%H%M%S")
+    folder = common.new_folder(out, {"method": "theory_nmf"}, torch.device("cpu"))
+    if plt is None:
+        print("matplotlib is not installed: theory.png is left out")
+
+    solutions = {}
+    agreements = {}
+    for mixed in ("all", "some"):
+        for kind in ("NCL", "CL"):
+            name = f"{kind}, {mixed} mixed"
+            solutions[name] = solve(mixed, kind)  # (overlaps, seeds, n, C)
+            agreements[name] = [between_seeds(of_one) for of_one in solutions[name]]
+    without_overlap = solutions["NCL, all mixed"][0]
+    rows = [theorem_2()]
+    rows += theorem_4(without_overlap[0])
+    rows += theorem_5(agreements)
+
+    files = "results.json"
+    if plt is not None:
+        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
+        draw_theorem_4(left)
+        draw_theorem_5(right, agreements)
+        figure.savefig(folder / "theory.png", dpi=110)
+        plt.close(figure)
+        files += ", theory.png"
+    common.write_json(folder / "results.json", rows)
+    print(table(rows))
+    print(f"{folder}: {files}")
+
 
 if __name__ == "__main__":
     common.launch(main)
