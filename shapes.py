@@ -13,7 +13,7 @@ from torch import Tensor
 
 F64 = torch.float64  # so that every machine draws the same bytes
 
-# --------------------------------------------------------------------------------------- frequencies
+# -------------------------------------------------------------------------------------- frequencies
 BACKGROUNDS = {"sky": 0.40, "grass": 0.25, "sand": 0.15, "water": 0.12, "night": 0.08}
 NO_BACKGROUNDS = dict.fromkeys(BACKGROUNDS, 0.0)
 UNSEEN = NO_BACKGROUNDS | {"tiles": 0.5, "fog": 0.5}  # two that no training image has

@@ -578,10 +578,11 @@ def check_finite(loss: Tensor, replicas: list[dict], epoch: int) -> None:
             raise common.BadInput(f"{lost}; try a smaller --lr")
 
 
-def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what="training"):
+def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
     """Train all replicas of setting `s` as one program.
 
-    memory: a file, or None, to note in how far it is and to go on from; what: its name meanwhile
+    memory: a file to note in how far it is, and to go on from
+    what: its name, under which it says how far it is
     → the replicas, dicts of seed, swept factors and "uncovered"
     → the curves, arrays: "epoch" (T,), and (T, R) each of
       min, median, max   of max_cosine
@@ -591,7 +592,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what="train
     T is about twice `records`. BadInput when the loss is not finite.
     """
     data = Data(s, torch.device(device))
-    model = Model(s, data).to(data.device)
+    model = Model(s, data)
     no_loss = data.M.new_full((len(data.M),), torch.nan)
     curves = {0: measure(model, data, no_loss)}  # epoch → (6, R)
     if memory and memory.exists():
@@ -599,7 +600,10 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what="train
 
     to_measure = marks(s, records)
     saved = time.perf_counter()
-    for epoch in common.progress(range(max(curves), s.epochs), what):
+    epochs = range(max(curves), s.epochs)
+    if what:
+        epochs = common.progress(epochs, what)
+    for epoch in epochs:
         losses = []
         for number, (a1, a2) in enumerate(data.views(), start=epoch * s.batches):
             losses.append(step(s, data, model, a1, a2, number))
@@ -841,10 +845,13 @@ def of_seeds(curve: np.ndarray, end: int, claim: float | str | None) -> dict:
     start = float(curve[0].mean())
     mean = float(curve[end].mean())
     seeds = curve.shape[1]
+    std = None
+    if seeds > 1:
+        std = float(curve[end].std(ddof=1))
     return dict(
         start=start,
         end_mean=mean,
-        end_std=float(curve[end].std(ddof=1)) if seeds > 1 else None,
+        end_std=std,
         paper=claim,
         verdict=verdict(claim, start, mean),
         seeds=seeds,

@@ -265,6 +265,12 @@ def test_a_limit_keeps_the_classes_proportions(hundred):
     assert ((counts - shares).abs() < 1).all()
 
 
+def test_a_limit_keeps_classes_that_take_turns(hundred):
+    hundred.y_train = torch.arange(100) % 4
+    counts = common.subset(hundred, 25).y_train.bincount(minlength=4)
+    assert ((counts - 6.25).abs() < 1).all()
+
+
 def test_a_limit_keeps_images_and_labels_together(hundred):
     data = common.subset(hundred, 33)
     kept = data.x_train.flatten()
@@ -403,8 +409,9 @@ def test_a_batch_without_equal_shares_is_refused(ten, become, batch_size):
     assert f"--batch-size {batch_size}: at most 10 images, and a multiple of 2" in message
 
 
-def test_a_batch_may_have_all_images(ten):
+def test_a_batch_has_at_most_all_images(ten):
     assert ten.steps(10) == 1
+    assert "--batch-size 11: at most 10 images" in refusal(functools.partial(ten.steps, 11))
 
 
 # ---- a GPU, if it has room for twice the data
@@ -564,6 +571,13 @@ def test_crop_comes_first_or_before_blur(recorded, colour_first, place):
     assert names[-1] == "gaussian_blur"
 
 
+@each_kind
+def test_the_interpolation_of_crops_is_an_option(recorded, kind):
+    common.augment(some_images(8, 8, 8), 16, crop=kind)
+    _, _, drawn = recorded[0]
+    assert drawn[-1] == kind
+
+
 # ---- what is drawn
 def near(share, expected, n):
     """Whether the share of n draws is less than five standard deviations from the expected."""
@@ -596,6 +610,11 @@ def test_boxes_are_as_often_as_torchvisions(height, width, scale):
     error = ((ours.var(0) + theirs.var(0)) / n).sqrt()
     assert ((ours.mean(0) - theirs.mean(0)).abs() < 5 * error + 1e-3).all()
     assert torch.allclose(ours.std(0), theirs.std(0), rtol=0.1, atol=1e-3)
+
+
+def test_as_many_boxes_are_wide_as_high():
+    _, _, h, w = common.random_boxes(4000, 1000, 1000, 0.08, "cpu")
+    assert near((w > h).float().mean(), 0.5, 4000)
 
 
 @pytest.mark.parametrize(
@@ -1355,6 +1374,16 @@ def test_the_probe_is_its_objectives_minimum(l2, start):
     assert objective(x, y, found[:-1], found[-1], l2) - least < 5e-4  # nats
 
 
+def test_a_start_at_the_minimum_stays_there():
+    x, y = clusters(400)
+    x = standardised(x)
+    weights, bias = scikit_learns(x, y, 0.01)
+    start = torch.cat([weights, bias[None]]).float()
+    found = common.logistic_regression(x, y, 0.01, start).double()
+    gap = objective(x, y, found[:-1], found[-1], 0.01) - objective(x, y, weights, bias, 0.01)
+    assert gap < 1e-6  # from 0 it is 4e-5
+
+
 def test_the_probe_decides_as_scikit_learn_does():
     x, y = clusters(400)
     x_test, _ = clusters(2000)
@@ -1474,6 +1503,16 @@ def test_neighbours_vote_like_loops(n):
         right[0] += naive_vote(query, x, y, 5, alike) == label
         right[1] += naive_vote(query, x, y, 200, by_cosine) == label
     assert common.knn_accuracy(x, y, x_test, y_test) == pytest.approx(list(right / 50 * 100))
+
+
+@pytest.mark.parametrize("cosine, winner", [(0.885, 1), (0.895, 0)], ids=["far", "near"])
+def test_votes_are_weighted_by_cosine_over_a_tenth(cosine, winner):
+    """One of cosine 1 against three: exp(1 / 0.1) = 3 exp(cosine / 0.1) at a cosine of 0.89."""
+    query = torch.tensor([[1.0, 0.0]])
+    others = torch.tensor([[cosine, (1 - cosine**2) ** 0.5]]).repeat(3, 1)
+    bank = torch.cat([query, others])
+    y = torch.tensor([1, 0, 0, 0])
+    assert common.knn_accuracy(bank, y, query, torch.tensor([winner]))[1] == 100
 
 
 def test_of_equal_votes_the_smaller_class_wins():

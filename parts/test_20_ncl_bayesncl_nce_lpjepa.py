@@ -592,6 +592,21 @@ def test_lpjepas_step_is_its_equation(first_epoch, first_batch, monkeypatch):
     assert scalars["loss"].item() == pytest.approx(7 * invariance + 11 * 1.5, rel=1e-4)
 
 
+def test_lpjepas_views_draw_each_other(first_epoch, monkeypatch):
+    views = []
+
+    def no_distance(z, target, directions):
+        z.retain_grad()
+        views.append(z)
+        return 0 * z.sum()
+
+    monkeypatch.setattr(lpjepa, "sliced_wasserstein", no_distance)
+    first_epoch("lpjepa.py")
+    z1, z2 = views[:2]
+    assert z1.grad.abs().sum() > 0
+    assert torch.allclose(z1.grad, -z2.grad)
+
+
 def test_lpjepa_draws_targets_and_directions(first_epoch, monkeypatch):
     calls = []
 

@@ -15,6 +15,7 @@ import common
 import lpjepa
 import mmncl
 import nce
+import shapes
 import simclr
 import simsiam
 import sparsehead
@@ -267,8 +268,10 @@ def test_whitened_rows_have_unit_covariance():
         assert torch.allclose(w.T.cov(), torch.eye(4, dtype=torch.double), atol=1e-9)
 
 
-def test_what_cannot_be_whitened_is_nan():
-    assert sparsehead.whiten(torch.ones(6, 3)).isnan().all()
+@pytest.mark.parametrize("column", [[1, 1, 1, 1, 1], [2, 2, -2, -2, 0]], ids=["constant", "same"])
+def test_what_cannot_be_whitened_is_nan(column):
+    z = torch.tensor(column)[:, None].expand(-1, 3)  # three equal columns
+    assert sparsehead.whiten(z).isnan().all()
 
 
 @pytest.fixture
@@ -522,7 +525,10 @@ def naive_base_loss(base, model, v1, v2):
 
 @pytest.fixture
 def one_step(tiny, tmp_path, monkeypatch):
-    """A function: flags → a run of one step on 60 images: its views, the model before and after."""
+    """A function: flags → a run of one step on 60 images: its views, the model before and after.
+
+    The target network is another than the trained one, so that a test can tell them apart.
+    """
     seen = types.SimpleNamespace()
     two_views = common.two_views
     network = sparsehead.network
@@ -534,6 +540,8 @@ def one_step(tiny, tmp_path, monkeypatch):
 
     def seen_network(args):
         model = network(args)
+        if model.target is not None:
+            nn.init.normal_(model.target[1][3].weight)
         seen.before = copy.deepcopy(model)
         return model
 
@@ -576,8 +584,8 @@ def test_a_proximal_step_shrinks_the_step_without(one_step):
 
 def test_a_step_moves_the_target_by_a_hundredth(one_step):
     run = one_step("--base byol")
-    expected = 0.99 * run.before.W + 0.01 * run.after["head.3.weight"]
-    assert torch.allclose(run.after["target.1.3.weight"], expected, atol=1e-7)
+    expected = 0.99 * run.before.target[1][3].weight + 0.01 * run.after["head.3.weight"]
+    assert torch.allclose(run.after["target.1.3.weight"], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("epochs, rest", [(1, True), (2, False)], ids=["first", "second"])
@@ -596,7 +604,7 @@ def test_colours_come_in_the_order_asked_for(one_step, order, first):
 
 
 def test_a_run_follows_the_step_schedule(one_step):
-    *epochs, _ = one_step("--schedule step --warmup 2 --epochs 8").records
+    *epochs, _ = one_step("--schedule step --warmup 2 --epochs 8 --batch-size 30").records
     rates = [epoch["lr"] for epoch in epochs]
     assert rates == pytest.approx([0.05, 0.1, 0.1, 0.1, 0.1, 0.1, 0.02, 0.004])
 
@@ -705,13 +713,16 @@ def test_captions_of_a_data_set_are_its_own():
 
 
 class Spotter:
-    """Stands for a model that reads perfectly: a dimension for each name."""
+    """Stands for a model that reads perfectly: a dimension for "a <class>", "on <background>"."""
 
     def read(self, words):
-        names = SPOKEN_NAMES[""] + SPOKEN_NAMES["background_"]
-        said = [words == mmncl.numbered([name])[0, 0] for name in names]
-        t = torch.stack([here.any(1) for here in said], 1).float()
-        return t, t
+        phrases = [f"a {name}" for name in SPOKEN_NAMES[""]]
+        phrases += [f"on {name}" for name in SPOKEN_NAMES["background_"]]
+        said = []
+        for article, name in mmncl.numbered(phrases):
+            said.append((words == article).any(1) & (words == name).any(1))
+        t = torch.stack(said, 1).float()
+        return 2 * t, t
 
 
 @pytest.fixture
@@ -744,10 +755,37 @@ def test_texts_embeddings_are_kept(told, tmp_path):
     with np.load(tmp_path / "text.npz") as kept:
         assert kept["captions"][0] == "a ant on red"
         assert kept["z"][0].tolist() == [1, 0, 0, 1, 0]
-        assert kept["h"].shape == (12, 5)
+        assert kept["h"][0].tolist() == [2, 0, 0, 2, 0]
 
 
 def test_texts_numbers_are_those_of_embeddings(told):
     # Three dimensions are a class each, of both backgrounds; two are a background, of all classes.
     assert told["text_cons"] == pytest.approx((3 * 100 + 2 * 100 / 3) / 5)
     assert told["text_background_cons"] == pytest.approx((3 * 100 / 2 + 2 * 100) / 5)
+
+
+@pytest.fixture
+def augmented(tiny, tmp_path, monkeypatch):
+    """What a run of mmncl.py augments, of a data set with images that have no captions."""
+    arrays = shapes.draw(60, 20)
+    np.savez(tmp_path / "more.npz", x_unlabeled=np.zeros_like(arrays["x_train"]), **arrays)
+    seen = types.SimpleNamespace(images=[], flips=set())
+    augment = common.augment
+
+    def seen_augment(images, **options):
+        seen.images.append(images)
+        seen.flips.add(options["flip"])
+        return augment(images, **options)
+
+    monkeypatch.setattr(common, "augment", seen_augment)
+    flags = f"--data-root {tmp_path} --dataset more --epochs 1 --out {tmp_path / 'run'}"
+    run_program(f"mmncl.py {tiny} {flags}")
+    return seen
+
+
+def test_only_images_with_captions_are_trained_on(augmented):
+    assert torch.cat(augmented.images).any()
+
+
+def test_images_are_not_mirrored(augmented):
+    assert augmented.flips == {0}

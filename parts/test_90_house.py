@@ -70,7 +70,7 @@ def test_a_short_training_does_not_collapse(short):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def with_defaults(tmp_path_factory):
     """Records of trainings with the defaults, and of two that tell what the defaults do."""
     commands = {}
     for name in FLOORS:
@@ -83,20 +83,21 @@ def trained(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FLOORS)
-def test_the_defaults_reach_their_floors(trained, name):
-    assert below_floors(trained[name][-1], FLOORS[name]) == {}
+def test_the_defaults_reach_their_floors(with_defaults, name):
+    assert below_floors(with_defaults[name][-1], FLOORS[name]) == {}
 
 
 @pytest.mark.slow
-def test_sparsehead_keeps_the_probe(trained):
-    assert trained["sparsehead-simclr"][-1]["lp1"] >= trained["plain"][-1]["lp1"] - 3
+def test_sparsehead_keeps_the_probe(with_defaults):
+    sparse, plain = with_defaults["sparsehead-simclr"][-1], with_defaults["plain"][-1]
+    assert sparse["lp1"] >= plain["lp1"] - 3
 
 
 @pytest.mark.slow
-def test_simsiam_collapses_without_its_stop_gradient(trained):
-    *epochs, _ = trained["simsiam"]
+def test_simsiam_collapses_without_its_stop_gradient(with_defaults):
+    *epochs, _ = with_defaults["simsiam"]
     assert min(line["spread"] for line in epochs) > 0.5
-    *epochs, _ = trained["collapsed"]
+    *epochs, _ = with_defaults["collapsed"]
     assert min(line["spread"] for line in epochs) < 0.2
 
 

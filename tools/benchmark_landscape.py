@@ -1,55 +1,111 @@
-"""How fast the replicas of sparse_coding.py are beside a loop over one, as one would write it first.
+"""How fast sparse_coding.py's replicas are beside a loop over one, as one would write it first.
 
-    python tools/benchmark_landscape.py
+python tools/benchmark_landscape.py
 """
-import argparse
 
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
 import torch
 import torch.nn as nn
+import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
-from benchmark import common, seconds, simclr
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import common  # noqa: E402
+import simclr  # noqa: E402
+import sparse_coding as sc  # noqa: E402
 
-import sparse_coding as sc
+REPLICAS = (1, 5, 15, 45)  # that train together
+
+
+def seconds(call) -> float:
+    """Median time of call(): of as many as fit into a second, after one that does not count."""
+    times = []
+    while len(times) < 2 or sum(times[1:]) < 1:
+        start = time.perf_counter()
+        call()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[1:]))
 
 
 def plain_loop(s):
-    """A replica of SimCLR or SimSiam on sparse codes, as one would write it first; a call trains an epoch."""
-    x = TensorDataset(sc.sample(s, 1, s.sparsity[0], s.noise[0])[2].T)  # (n, p)
-    loader = DataLoader(x, s.batch_size, shuffle=True, drop_last=s.method == "simclr")
-    network = nn.Sequential(nn.Linear(s.p, s.m, bias=False), nn.BatchNorm1d(s.m, affine=False))
-    head, b = nn.Linear(s.m, s.m), nn.Parameter(torch.zeros(s.m))
-    optimizer = torch.optim.SGD([*network.parameters(), *head.parameters(), b], s.lr[0])
-    cos = lambda u, v: nn.functional.cosine_similarity(u, v).mean()
+    """A replica of SimCLR or SimSiam on sparse codes: a function that trains an epoch."""
+    _, _, x = sc.sample(s, 1, s.sparsity[0], s.noise[0])  # (p, n)
+    contrastive = s.method == "simclr"
+    loader = DataLoader(TensorDataset(x.T), s.batch_size, shuffle=True, drop_last=contrastive)
+    linear = nn.Linear(s.p, s.m, bias=False)
+    network = nn.Sequential(linear, nn.BatchNorm1d(s.m, affine=False))
+    head = nn.Linear(s.m, s.m)
+    b = nn.Parameter(torch.zeros(s.m))
+    weights = [*network.parameters(), *head.parameters(), b]
+    optimizer = torch.optim.SGD(weights, s.lr[0])
+
+    def encode(x):
+        mask = torch.rand_like(x) < s.keep[0]
+        return sc.srelu(network(x * mask), b)  # (B, m)
+
+    def cosine(u, v):
+        return F.cosine_similarity(u, v).mean()
 
     def epoch():
         for (x,) in loader:
-            h1, h2 = (sc.srelu(network(x * (torch.rand_like(x) < s.keep[0])), b) for _ in range(2))  # (B, m)
-            if s.method == "simclr":
+            h1 = encode(x)
+            h2 = encode(x)
+            if contrastive:
                 loss = simclr.nt_xent(head(h1), head(h2), s.temperature[0])
             else:
-                loss = -(cos(head(h1), h2.detach()) + cos(head(h2), h1.detach())) / 2
+                to_second = cosine(head(h1), h2.detach())
+                to_first = cosine(head(h2), h1.detach())
+                loss = -(to_second + to_first) / 2
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
     return epoch
 
 
+def seconds_of_replicas(factors: dict, seeds: int, device) -> float:
+    """Of an epoch, for each of `seeds` replicas that train together."""
+
+    def training(epochs):
+        s = sc.setting(factors | dict(seeds=seeds, epochs=epochs), {}, paper=True)
+
+        def train():
+            sc.train(s, device, records=1)
+
+        return train
+
+    # The difference leaves out what happens once.
+    return (seconds(training(12)) - seconds(training(2))) / 10 / seeds
+
+
 def landscape(device) -> None:
-    """Print seconds per epoch and replica at n = 3000, batch 512, for growing numbers of replicas."""
+    """Print seconds per epoch and replica at n = 3000, batch 512, for growing numbers of them."""
     for method in (sc.SIMCLR, sc.SIMSIAM):
-        setting = lambda **more: sc.setting(method | dict(n=3000) | more, {}, paper=True)
-        plain = seconds(plain_loop(setting()))
-        print(f"{method['method']}: plain loop on the CPU {plain:.4f} s per epoch", flush=True)
-        for seeds in (1, 5, 15, 45):
-            run = lambda epochs: seconds(lambda: sc.train(setting(seeds=seeds, epochs=epochs), device, records=1))
-            ours = (run(12) - run(2)) / 10 / seeds  # the difference leaves out what happens once
-            print(f"{seeds:5} replicas: {ours:.4f} s per replica, {plain / ours:.1f} times as fast", flush=True)
+        factors = method | dict(n=3000)
+        plain = seconds(plain_loop(sc.setting(factors, {}, paper=True)))
+        name = method["method"]
+        print(f"{name}: plain loop on the CPU {plain:.4f} s per epoch", flush=True)
+        for seeds in REPLICAS:
+            ours = seconds_of_replicas(factors, seeds, device)
+            text = f"{ours:.4f} s per replica, {plain / ours:.1f} times as fast"
+            print(f"{seeds:5} replicas: {text}", flush=True)
 
 
-def main() -> None:
-    argparse.ArgumentParser(prog="benchmark_landscape.py", usage=argparse.SUPPRESS, description=__doc__,
-                            formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+def main(argv=None):
+    flags = argparse.ArgumentParser(
+        prog="benchmark_landscape.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.parse_args(argv)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     print(f"{common.hardware(device)}, torch {torch.__version__}")
     landscape(device)

@@ -1,23 +1,35 @@
-"""Is sparsity better built in or added afterwards? Methods at equal numbers of active entries per image.
+"""Is sparsity better built in or added afterwards? Methods at equal numbers of active entries.
 
-    python tools/study.py shapes-sparsity                the runs, five seeds: two hours on two cores
-    python tools/study.py cifar10-cpu-sparsity           three seeds: four hours
-    python tools/sparsity.py runs/shapes-sparsity-*      stability over seeds, stability.json in each folder
-    python tools/sparsity.py results/*-sparsity-* --draw assets/sparsity.png     each metric over active entries
+    python tools/study.py shapes-sparsity            five seeds: two hours of training on two cores
+    python tools/study.py cifar10-cpu-sparsity       three seeds: three hours of training
+    python tools/sparsity.py runs/shapes-sparsity-*      measures runs
+    python tools/sparsity.py results/*-sparsity-* --draw assets/sparsity.png     draws records
 
-SimCLR with a TopK autoencoder on its features (sae.py), NCL, NCL + TopK, BayesNCL and Rectified LpJEPA, each brought
-to about 2, 4, 8, 16 and 32 active entries by its own knob, KNOBS. NCL's is its number of dimensions; the others have
-256, "sae-narrow" as many as NCL. On CIFAR-10 τ is 0.07, at which NCL with 256 dimensions has 32 (with 0.2: nine).
+On record are seeds 1 to 4 of the first and, of the second, the rows with 2, 8 and 32 entries.
 
-Stability: of each dimension that is live in one run, the cosine of its activations (of normalised embeddings, absolute)
-on the test images with those of its partner in a run of another seed, where the pair with the largest cosine is made
-first; mean over dimensions (0: no partner is left, as where a run has more live ones) and over the other seeds. By
-chance: the same with the images of the other run in random order. An autoencoder's seeds are of different backbones.
-MonoScore is by one network for all: that of SimCLR's run of the next seed, if SimCLR's runs are given too.
+SimCLR with a TopK autoencoder on its features (sae.py), NCL, NCL + TopK, BayesNCL and Rectified
+LpJEPA, each brought to about 2, 4, 8, 16 and 32 active entries of an image by its own knob, KNOBS.
+NCL's is its number of dimensions; the others have 256, "sae-narrow" as many as NCL. On CIFAR-10 τ
+is 0.07, at which NCL with 256 dimensions has 33 (with 0.2: ten).
+
+stability.json, in each run's folder and in that of its record, has
+    stability          how well the dimensions are found again in runs of other seeds
+    stability_chance   the same with the images of the other run in random order
+    stability_seeds    how many seeds were compared
+    mono_simclr        MonoScore by SimCLR's features, if SimCLR's runs are given too
+
+Stability: of each dimension that is live in a run, the cosine of its activations (of normalised
+embeddings, absolute) on the test images with those of its partner in the run of another seed,
+where the pair with the largest cosine is made first; the mean over dimensions (0 where no partner
+is left, as where a run has more live ones) and over the other seeds. The seeds of an autoencoder
+have different backbones.
+MonoScore is by one network for all methods: SimCLR's in its run of the next seed.
 """
+
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,162 +37,372 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import report
-from report import common
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+import common  # noqa: E402
+import interpret  # noqa: E402
+import look  # noqa: E402
 
-import interpret
-import look
+RESULTS = ROOT / "results"
+METHODS = {
+    "sae": "SimCLR + SAE",
+    "sae-narrow": "SimCLR + SAE, as wide as NCL",
+    "ncl": "NCL",
+    "ncl-topk": "NCL + TopK",
+    "bayesncl": "BayesNCL",
+    "lpjepa": "LpJEPA",
+}
+SHOWN = {  # numbers of a record, and the titles of their panels
+    "lp1_embedding": "linear probe on z, %",
+    "knn5_embedding": "5-NN on z, %",
+    "cons": "Cons., %",
+    "adjusted": "adjusted Cons., %",
+    "mono_simclr": "MonoScore",
+    "dead_dims": "dead dimensions, %",
+    "stability": "stability (dotted: by chance)",
+}
+DATA_SETS = {"shapes": "built-in data set", "cifar10-cpu": "CIFAR-10, 10,000 images"}
 
-LEVELS = (2, 4, 8, 16, 32)  # active entries per image
-WIDTHS = {"shapes": (16, 32, 64, 128, 256), "cifar10-cpu": (4, 8, 16, 64, 256)}  # dimensions of NCL that have as many
-METHODS = {"sae": "SimCLR + SAE", "sae-narrow": "SimCLR + SAE, as wide as NCL", "ncl": "NCL", "ncl-topk": "NCL + TopK",
-           "bayesncl": "BayesNCL", "lpjepa": "LpJEPA"}
-PROGRAMS = dict.fromkeys(["sae", "sae-narrow"], "sae.py runs/{study}-simclr-seed{seed}") | {
-    "ncl": "ncl.py", "ncl-topk": "ncl.py", "bayesncl": "bayesncl.py", "lpjepa": "lpjepa.py"}
-KNOBS = {data: {  # data: method: what sets the number of its active entries, by LEVELS
-    "sae": [f"--units 256 --topk {k}" for k in LEVELS], "ncl": [f"--head-out {K}" for K in widths],
-    "sae-narrow": [f"--units {K} --topk {k}" for K, k in zip(widths, LEVELS)],
-} for data, widths in WIDTHS.items()}
-KNOBS["shapes"] |= {
-    "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
-    "bayesncl": [f"--prior {rho} --kl-weight {weight}" for rho, weight in (
-        (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.5, 3e-4), (0.95, 3e-2))],
-    "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)]}
-KNOBS["cifar10-cpu"] |= {
-    "ncl-topk": [f"--topk {k}" for k in LEVELS],
-    "bayesncl": [f"--prior {rho} --kl-weight {weight}" for rho, weight in (
-        (0.2, 1e-3), (0.3, 1e-3), (0.3, 3e-4), (0.4, 3e-4), (0.95, 3e-2))],
-    "lpjepa": [f"--mu {mu}" for mu in (-3.7, -3.1, -2.4, -1.8, -1.3)]}
-SHOWN = {"lp1_embedding": "linear probe on z, %", "knn5_embedding": "5-NN on z, %", "cons": "Cons., %",
-         "adjusted": "adjusted Cons., %", "mono_simclr": "MonoScore", "dead_dims": "dead dimensions, %",
-         "stability": "stability (dotted: by chance)"}
+# ---------------------------------------------------------------------------------------- the runs
+OF_SIMCLR = "sae.py runs/{study}-simclr-seed{seed}"  # study.py fills in the braces
+PROGRAMS = {
+    "sae": OF_SIMCLR,
+    "sae-narrow": OF_SIMCLR,
+    "ncl": "ncl.py",
+    "ncl-topk": "ncl.py",
+    "bayesncl": "bayesncl.py",
+    "lpjepa": "lpjepa.py",
+}
+LEVELS = (2, 4, 8, 16, 32)  # active entries of an image
+KNOBS = {  # data: method: what brings it to each of LEVELS
+    "shapes": {
+        "sae": [f"--units 256 --topk {k}" for k in LEVELS],
+        "ncl": [f"--head-out {K}" for K in (16, 32, 64, 128, 256)],
+        "sae-narrow": [
+            "--units 16 --topk 2",
+            "--units 32 --topk 4",
+            "--units 64 --topk 8",
+            "--units 128 --topk 16",
+            "--units 256 --topk 32",
+        ],
+        "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
+        "bayesncl": [
+            "--prior 0.3 --kl-weight 0.001",
+            "--prior 0.3 --kl-weight 0.0003",
+            "--prior 0.4 --kl-weight 0.0003",
+            "--prior 0.5 --kl-weight 0.0003",
+            "--prior 0.95 --kl-weight 0.03",
+        ],
+        "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)],
+    },
+    "cifar10-cpu": {
+        "sae": [f"--units 256 --topk {k}" for k in LEVELS],
+        "ncl": [f"--head-out {K}" for K in (4, 8, 16, 64, 256)],
+        "sae-narrow": [
+            "--units 4 --topk 2",
+            "--units 8 --topk 4",
+            "--units 16 --topk 8",
+            "--units 64 --topk 16",
+            "--units 256 --topk 32",
+        ],
+        "ncl-topk": [f"--topk {k}" for k in LEVELS],
+        "bayesncl": [
+            "--prior 0.2 --kl-weight 0.001",
+            "--prior 0.3 --kl-weight 0.001",
+            "--prior 0.3 --kl-weight 0.0003",
+            "--prior 0.4 --kl-weight 0.0003",
+            "--prior 0.95 --kl-weight 0.03",
+        ],
+        "lpjepa": [f"--mu {mu}" for mu in (-3.7, -3.1, -2.4, -1.8, -1.3)],
+    },
+}
 
 
 def by_rows(of_method: dict[str, str | list[str]]) -> dict[str, str]:
     """{method: flags, or flags by LEVELS} → {"<method>-<level>": flags}, level by level."""
-    return {f"{method}-{level}": text if isinstance(text, str) else text[i]
-            for i, level in enumerate(LEVELS) for method, text in of_method.items()}
+    rows = {}
+    for i, level in enumerate(LEVELS):
+        for method, flags in of_method.items():
+            if not isinstance(flags, str):
+                flags = flags[i]
+            rows[f"{method}-{level}"] = flags
+    return rows
 
 
 def study(data: str, flags: str, seeds: list[int], contrastive: str = "") -> tuple[str, dict, dict]:
-    """What study.py's STUDIES says of a study: flags of all runs, row → seeds, row → its own flags. `flags` go to all
-    rows but autoencoders, which have the settings of SimCLR's run, `contrastive` to those with NT-Xent."""
-    of = {method: "" if "sae" in method else f"{flags} " if method == "lpjepa" else f"{flags} {contrastive} "
-          for method in KNOBS[data]}
-    own = {"simclr": f"{flags} {contrastive}"} | by_rows(
-        {method: [of[method] + knob for knob in knobs] for method, knobs in KNOBS[data].items()})
+    """What study.py says of a study: flags of all runs, row → seeds, row → its own flags.
+
+    flags: of all rows but autoencoders, which have the settings of SimCLR's run
+    contrastive: more flags, of those with NT-Xent
+    """
+    of_method = {}
+    for method, knobs in KNOBS[data].items():
+        if method in ("sae", "sae-narrow"):
+            given = ""
+        elif method == "lpjepa":
+            given = f"{flags} "
+        else:
+            given = f"{flags} {contrastive} "
+        of_method[method] = [given + knob for knob in knobs]
+    own = {"simclr": f"{flags} {contrastive}"} | by_rows(of_method)
     return "", dict.fromkeys(own, seeds), own
 
 
+# --------------------------------------------------------------------------------------- stability
 def partners(a: Tensor, b: Tensor) -> Tensor:
-    """Of embeddings a (N, K), b (N, L) of the same images: cosine of each column of a with its partner in b, (K,), 0 if
-    none is left. The pair with the largest cosine first, then the next among the others (greedy assignment)."""
+    """Of each column of a (N, K) the cosine with its partner in b (N, L), (K,); 0 without one.
+
+    The pair with the largest cosine first, then the next among the others (greedy assignment).
+    a, b: embeddings of the same images.
+    """
     cosines = F.normalize(a, dim=0).T @ F.normalize(b, dim=0)  # (K, L)
     found = torch.zeros(len(cosines))
     for _ in range(min(cosines.shape)):
         i, j = divmod(int(cosines.argmax()), cosines.shape[1])
         found[i] = cosines[i, j]
-        cosines[i], cosines[:, j] = -2, -2
+        cosines[i] = -2  # both are taken
+        cosines[:, j] = -2
     return found
+
+
+def live_dimensions(z: Tensor) -> Tensor:
+    """|z/‖z‖| of embeddings z (N, K), without the columns that are active on no image."""
+    e = F.normalize(z).abs()
+    live = (e > common.ACTIVE).any(0)
+    return e[:, live]
+
+
+def found_again(a: Tensor, others: list[Tensor]) -> float:
+    """The mean cosine of the columns of a (N, K) with their partners, over columns and others."""
+    means = []
+    for b in others:
+        total = partners(a, b).sum().item()
+        means.append(total / max(1, a.shape[1]))
+    return float(np.mean(means))
 
 
 def stability(seeds: list[Tensor]) -> list[dict[str, float]]:
-    """For each of the embeddings (N, K) of two seeds or more on the same images, what stability.json says."""
-    live = [F.normalize(e).abs() for e in seeds]
-    live = [e[:, (e > common.ACTIVE).any(0)] for e in live]
+    """What stability.json says of each of the embeddings (N, K) of two seeds or more.
+
+    All are of the same images.
+    """
+    live = [live_dimensions(z) for z in seeds]
     order = torch.randperm(len(seeds[0]), generator=torch.Generator().manual_seed(0))
     found = []
-    for e in live:
-        others = [other for other in live if other is not e]
-        means = {key: float(np.mean([partners(e, other[rows]).sum().item() / max(1, e.shape[1]) for other in others]))
-                 for key, rows in (("stability", slice(None)), ("stability_chance", order))}
-        found.append(means | {"stability_seeds": len(seeds)})
+    for i, own in enumerate(live):
+        others = live[:i] + live[i + 1 :]
+        numbers = {
+            "stability": found_again(own, others),
+            "stability_chance": found_again(own, [other[order] for other in others]),
+            "stability_seeds": len(seeds),
+        }
+        found.append(numbers)
     return found
 
 
+# ------------------------------------------------------------------------------------ measure runs
 def by_row(folders: list[Path]) -> dict[str, list[Path]]:
     """Folders by their names without the seed."""
-    found = {}
+    rows = {}
     for folder in folders:
-        found.setdefault(re.sub(r"-seed\d+$", "", folder.resolve().name), []).append(folder)
+        name = re.sub(r"-seed\d+$", "", folder.resolve().name)
+        if name not in rows:
+            rows[name] = []
+        rows[name].append(folder)
+    return rows
+
+
+def check(rows: dict[str, list[Path]]) -> None:
+    """BadInput unless every row has runs of two seeds or more on the same test images."""
+    for name, folders in rows.items():
+        images = set()
+        for folder in folders:
+            config, arrays = look.read_run(folder)
+            images.add((config["dataset"], len(arrays["z"])))
+        if len(folders) < 2 or len(images) > 1:
+            wanted = "stability takes two seeds or more on the same test images"
+            raise common.BadInput(f"{name}: {wanted}")
+
+
+def judges(rows: dict[str, list[Path]]) -> dict[str, dict[int, np.ndarray]]:
+    """Data set → seed → the representation h (N, d) of SimCLR's run, where there is one."""
+    found = {}
+    for name, folders in rows.items():
+        if not re.search("(^|-sparsity-)simclr$", name):
+            continue
+        for folder in folders:
+            config, arrays = look.read_run(folder)
+            dataset = config["dataset"]
+            if dataset not in found:
+                found[dataset] = {}
+            found[dataset][config["seed"]] = arrays["h"].numpy()
     return found
+
+
+def next_seed(seed: int, seeds) -> int:
+    """The first of `seeds` after this one, or the first of all."""
+    later = [other for other in seeds if other > seed]
+    if later:
+        return min(later)
+    return min(seeds)
+
+
+def keep(folder: Path, numbers: dict[str, float]) -> None:
+    """Write stability.json into a run's folder and, where it is on record, there too."""
+    for place in folder, RESULTS / folder.resolve().name:
+        if place.exists():
+            with common.replacing(place / "stability.json") as file:
+                file.write(json.dumps(numbers).encode() + b"\n")
 
 
 def measure(folders: list[Path]) -> None:
-    """Write stability.json of runs, and where a run is on record, there too; print a table."""
+    """Write stability.json of runs and print a table."""
+    folders = [folder for folder in folders if not folder.is_file()]  # logs lie beside runs
+    rows = by_row(folders)
+    check(rows)  # before the minutes that the rest takes
+    of_simclr = judges(rows)
+    columns = ["stability", "stability_chance", "mono_simclr"]
     table = [["runs", "seeds", "stability", "by chance", "MonoScore"]]
-    rows = by_row([folder for folder in folders if not folder.is_file()])  # logs lie beside runs
-    of_simclr = [folder for name in rows if re.search("(^|-sparsity-)simclr$", name) for folder in rows[name]]
-    judges = {(config["dataset"], config["seed"]): arrays["h"] for config, arrays in map(look.read_run, of_simclr)}
-    for name, runs in rows.items():
+    for name, runs in common.progress(rows.items(), "stability"):
         read = [look.read_run(folder) for folder in runs]
-        if len(runs) < 2 or len({(config["dataset"], len(arrays["z"])) for config, arrays in read}) > 1:
-            raise common.BadInput(f"{name}: stability takes two seeds or more on the same test images")
         found = stability([arrays["z"] for _, arrays in read])
-        for numbers, folder, (config, arrays) in zip(found, runs, read):
-            if of := sorted(seed for dataset, seed in judges if dataset == config["dataset"]):
-                judge = next((seed for seed in of if seed > config["seed"]), of[0])
-                features = interpret.unit_judge(judges[config["dataset"], judge].numpy())
-                mono = interpret.mono_score(interpret.nonzero(arrays["z"].numpy()), features)
+        for folder, (config, arrays), numbers in zip(runs, read, found):
+            of_data = of_simclr.get(config["dataset"])
+            if of_data:
+                h = of_data[next_seed(config["seed"], of_data)]
+                activations = interpret.nonzero(arrays["z"].numpy())
+                mono = interpret.mono_score(activations, interpret.unit_judge(h))
                 numbers["mono_simclr"] = interpret.mean(mono)
-            for place in {folder, report.RESULTS / folder.resolve().name}:
-                if place.exists():
-                    with common.replacing(place / "stability.json") as file:
-                        file.write(json.dumps(numbers).encode() + b"\n")
-        means = [np.mean([numbers.get(key, np.nan) for numbers in found])
-                 for key in ("stability", "stability_chance", "mono_simclr")]
-        table.append([name, str(len(runs)), *(f"{mean:.3f}" for mean in means)])
+            keep(folder, numbers)
+        row = [name, str(len(runs))]
+        for column in columns:
+            values = [numbers.get(column) for numbers in found]
+            mean = np.array(values, np.float64).mean()  # nan where a value is None
+            row.append(f"{mean:.3f}")
+        table.append(row)
     print(common.markdown(table))
 
 
+# ------------------------------------------------------------------------------------ draw records
+def record(folder: Path) -> dict[str, float]:
+    """Numbers of a run on record, without those that are undefined; {} where it is unfinished.
+
+    They are from dimensions.csv, the last line of metrics.jsonl and stability.json.
+    """
+    lines = []
+    if (folder / "metrics.jsonl").exists():
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+    final = json.loads(lines[-1]) if lines else {}
+    if "event" not in final:
+        return {}
+
+    numbers = {}
+    if (folder / "dimensions.csv").exists():
+        act = np.genfromtxt(folder / "dimensions.csv", delimiter=",", names=True, ndmin=1)["act"]
+        live = act[act > 0]
+        numbers["entries"] = live.sum()
+        numbers["dead_dims"] = 100 - 100 * len(live) / len(act)
+    numbers |= final
+    if (folder / "stability.json").exists():
+        numbers |= json.loads((folder / "stability.json").read_text())
+    return {key: value for key, value in numbers.items() if value is not None}
+
+
+def points(folders: list[Path]) -> dict[str, dict[str, list]]:
+    """Data set → method → a point for each level: {number: its values, one of each seed}."""
+    found = {}
+    for name, runs in by_row(folders).items():
+        kind = re.fullmatch(r"(.*)-sparsity-(.*)-\d+", name)
+        if not kind or kind[2] not in METHODS:
+            continue
+        records = [record(folder) for folder in runs]
+        for numbers in records:
+            if "mono_simclr" not in numbers or "entries" not in numbers:
+                lacks = "a record lacks dimensions.csv, or what this program measures of runs"
+                raise common.BadInput(f"{name}: {lacks}")
+        point = {}
+        for key in ("entries", "stability_chance", *SHOWN):
+            point[key] = [numbers[key] for numbers in records if key in numbers]
+        dataset, method = kind.groups()
+        if dataset not in found:
+            found[dataset] = {method: [] for method in METHODS}
+        found[dataset][method].append(point)
+    if not found:
+        raise common.BadInput("none of these folders is a record of a study of sparsity")
+    return found
+
+
+def means(of_method: list[dict], key: str) -> np.ndarray:
+    """The mean over seeds of a number at each point."""
+    return np.array([np.mean(point[key]) for point in of_method])
+
+
+def spreads(of_method: list[dict], key: str) -> np.ndarray:
+    """The standard deviation over seeds of a number at each point; 0 of two seeds or one."""
+    spread = np.zeros(len(of_method))
+    for i, point in enumerate(of_method):
+        if len(point[key]) > 2:
+            spread[i] = np.std(point[key], ddof=1)
+    return spread
+
+
+def draw_panel(panel, of_methods: dict[str, list[dict]], key: str) -> None:
+    """A number over active entries of an image, a line a method, ± its standard deviation."""
+    for number, (method, label) in enumerate(METHODS.items()):
+        line = sorted(of_methods[method], key=mean_entries)
+        colour = f"C{number}"
+        style = ".--" if method == "sae-narrow" else ".-"
+        x, mean, std = means(line, "entries"), means(line, key), spreads(line, key)
+        panel.plot(x, mean, style, color=colour, label=label)
+        panel.fill_between(x, mean - std, mean + std, color=colour, alpha=0.12)
+        if key == "stability":
+            panel.plot(x, means(line, "stability_chance"), ":", color=colour)
+    panel.set(xscale="log", title=SHOWN[key], xticks=LEVELS, xticklabels=LEVELS)
+    panel.minorticks_off()
+
+
+def mean_entries(point: dict) -> float:
+    return np.mean(point["entries"])
+
+
 def draw(folders: list[Path], path: str) -> None:
-    """SHOWN over active entries per image: two rows of panels a data set, a line a method: the mean of its seeds, of
-    three or more ± std."""
+    """SHOWN over active entries of an image: two rows of panels for each data set."""
+    found = points(folders)
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
-        raise common.BadInput(f"--draw needs matplotlib ({error})")
-    found = {}  # data set → method → a {metric: its values, one a seed} for each level
-    for name, runs in by_row(folders).items():
-        kind = re.fullmatch(r"(.*)-sparsity-(.*)-\d+", name)
-        if kind and kind[2] in METHODS:
-            records = [report.record(folder) for folder in runs]
-            if not all("mono_simclr" in record and "entries" in record for record in records):
-                raise common.BadInput(f"{name}: a record lacks dimensions.csv, or what this program measures of runs")
-            found.setdefault(kind[1], {}).setdefault(kind[2], []).append(
-                {key: [r[key] for r in records if key in r] for key in ("entries", "stability_chance", *SHOWN)})
-    if not found:
-        raise common.BadInput("none of these folders is a record of a study of sparsity")
-    figure, axes = plt.subplots(2 * len(found), 4, figsize=(12, 4.6 * len(found)), layout="constrained")
-    for i, (dataset, methods) in enumerate(found.items()):
+        raise common.BadInput(f"--draw needs matplotlib ({error})") from error
+    size = (12, 4.6 * len(found))
+    figure, axes = plt.subplots(2 * len(found), 4, figsize=size, layout="constrained")
+    for i, (dataset, of_methods) in enumerate(found.items()):
         *panels, last = axes[2 * i : 2 * i + 2].flatten()
-        for panel, (key, title) in zip(panels, SHOWN.items()):
-            for colour, method in enumerate(METHODS):
-                points = sorted(methods.get(method, []), key=lambda point: np.mean(point["entries"]))
-                x = [np.mean(point["entries"]) for point in points]
-                mean = np.array([np.mean(point[key]) for point in points])
-                std = np.array([np.std(point[key], ddof=1) if len(point[key]) > 2 else 0 for point in points])
-                style = ".--" if method == "sae-narrow" else ".-"
-                panel.plot(x, mean, style, color=f"C{colour}", label=METHODS[method])
-                panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.12)
-                if key == "stability":
-                    panel.plot(x, [np.mean(point["stability_chance"]) for point in points], ":", color=f"C{colour}")
-            panel.set(xscale="log", title=title, xticks=LEVELS, xticklabels=LEVELS)
-            panel.minorticks_off()
-        title = {"shapes": "built-in data set", "cifar10-cpu": "CIFAR-10, 10,000 images"}.get(dataset, dataset)
-        last.legend(*panels[0].get_legend_handles_labels(), title=f"{title}:\nover active entries per image",
-                    loc="center", frameon=False)
+        for panel, key in zip(panels, SHOWN):
+            draw_panel(panel, of_methods, key)
+        title = f"{DATA_SETS.get(dataset, dataset)}:\nover active entries per image"
+        lines, labels = panels[0].get_legend_handles_labels()
+        last.legend(lines, labels, title=title, loc="center", frameon=False)
         last.set_axis_off()
     figure.savefig(path, dpi=80)
 
 
 def main(argv=None):
-    flags = argparse.ArgumentParser(prog="sparsity.py", usage=argparse.SUPPRESS, description=__doc__,
-                                    formatter_class=argparse.RawDescriptionHelpFormatter)
-    flags.add_argument("runs", nargs="+", type=Path, help="folders of runs, or with --draw of records")
-    flags.add_argument("--draw", metavar="FILE", help="measure nothing; draw what these folders hold")
+    flags = argparse.ArgumentParser(
+        prog="sparsity.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.add_argument(
+        "runs", nargs="+", type=Path, help="folders of runs, or with --draw of records"
+    )
+    flags.add_argument(
+        "--draw", metavar="FILE", help="measure nothing; draw what these folders hold"
+    )
     args = flags.parse_args(argv)
-    draw(args.runs, args.draw) if args.draw else measure(args.runs)
+    if args.draw:
+        draw(args.runs, args.draw)
+    else:
+        measure(args.runs)
 
 
 if __name__ == "__main__":

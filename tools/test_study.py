@@ -64,7 +64,7 @@ def test_final_numbers_count_before_those_of_dimensions(results):
     assert report.record(results / "a")["cons_weighted"] == 7
 
 
-@pytest.mark.parametrize("tool", report.TOOLS)
+@pytest.mark.parametrize("tool", ["finetune", "robustness", "selection", "words", "stability"])
 def test_a_record_has_the_numbers_of_tools(results, tool):
     leave_run(results / "a")
     (results / "a" / f"{tool}.json").write_text('{"told": 5}')
@@ -208,8 +208,9 @@ def landscape(results):
 
 
 def test_a_landscape_cell_has_three_statistics(landscape):
-    rows = [setting("min", 0.254, 0.012), setting("median", 0.5), setting("max", 1.0)]
-    assert landscape(rows) == "1.00 / .50 / .25 ± .01"
+    earlier = [setting(statistic, 0.0) for statistic in ("min", "median", "max")]
+    last = [setting("min", 0.254, 0.012), setting("median", 0.5), setting("max", 1.0)]
+    assert landscape(earlier + last) == "1.00 / .50 / .25 ± .01"
 
 
 def test_a_landscape_cell_goes_from_its_start(landscape):
@@ -554,6 +555,15 @@ def test_dimensions_are_recorded_by_todays_definitions(programs, results):
     ]
 
 
+def test_dense_dimensions_are_recorded_whole(programs, results):
+    z = np.random.default_rng(0).normal(size=(100, 3))
+    np.savez(programs / "done" / "embeddings.npz", h=z, z=z, y=np.arange(100) % 2)
+    record_all("b")
+    columns = report.dimensions(results / "b")
+    assert columns["dimension"].tolist() == [0, 1, 2]  # not +0, -0, …
+    assert columns["n"].tolist() == [100, 100, 100]
+
+
 def test_what_is_recorded_is_not_run_again(programs, results, monkeypatch):
     record_all("a")
     monkeypatch.setattr(study.subprocess, "Popen", None)
@@ -728,6 +738,12 @@ def lines_of(panel):
     for line in panel.get_lines():
         curves[line.get_label()] = line.get_xdata().tolist(), line.get_ydata().tolist()
     return curves
+
+
+def test_one_seed_has_no_deviation():
+    mean, std = draw.mean_and_std([[1, 3], [3, 3]])
+    assert (mean.tolist(), std.tolist()) == ([2, 3], [pytest.approx(2**0.5), 0])
+    assert draw.mean_and_std([[1, 3]])[1].tolist() == [0, 0]
 
 
 def test_collapse_is_drawn_by_epoch(drawn, tmp_path):

@@ -432,18 +432,32 @@ def test_gradients_of_a_run_have_their_size(of_runs, method):
     assert 0 < numbers["frequent_mean_over_std"] < 3
 
 
+def test_mean_and_deviation_are_over_batches(runs, monkeypatch):
+    pulls = iter([1.0, 2.0, 6.0])
+
+    def known(*_):
+        return torch.stack([torch.full((256,), next(pulls)), torch.ones(256)])
+
+    monkeypatch.setattr(theory_gate, "pull_and_push", known)
+    monkeypatch.setattr(theory_gate, "gain", all_open)
+    run, model = theory_gate.common.load_run(runs / "ncl")
+    found = theory_gate.conflict(run, model, None, batches=3)
+    numbers = [found[name][0].item() for name in ("pull", "push", "mean", "std")]
+    assert numbers == pytest.approx([3, 1, 4, 7**0.5])
+
+
 def test_gates_are_drawn(gates):
     assert (gates / "gate.png").stat().st_size > 30_000
     assert (gates / "grid.png").stat().st_size > 30_000
 
 
-def test_batches_go_on_after_a_pass():
+def test_batches_go_on_with_the_next_epochs():
     images = torch.arange(10).view(10, 1, 1, 1)
     data = theory_gate.common.Data("numbers", images, images)
-    stream = theory_gate.endless(data, 4)
-    first, second, third = next(stream), next(stream), next(stream)
-    assert not {*first.flatten().tolist()} & {*second.flatten().tolist()}
-    assert third.shape == first.shape
+    found = itertools.islice(theory_gate.endless(data, 4), 4)
+    expected = [*data.batches(4, 0, 0, "cpu"), *data.batches(4, 0, 1, "cpu")]
+    for batch, (images, _) in zip(found, expected, strict=True):
+        assert torch.equal(batch, images)
 
 
 def test_the_grid_is_left_out_without_its_study(tmp_path, monkeypatch, capsys):

@@ -386,6 +386,15 @@ def test_an_epoch_shows_every_label_once(few):
         assert shown == {bytes(image) for image in few.x_train[2:].numpy()}
 
 
+def test_an_epoch_of_two_batches_shows_all():
+    x = torch.randint(0, 256, (128, 3, 8, 8), dtype=torch.uint8)
+    data = common.Data("more", x, x, torch.arange(128) % 3)
+    with mock.patch.object(common, "augment", wraps=common.augment) as views:
+        train_few(data, range(128))
+    shown = torch.cat([call.args[0] for call in views.call_args_list])
+    assert {bytes(image) for image in shown.numpy()} == {bytes(image) for image in x.numpy()}
+
+
 def test_two_epochs_have_two_orders(few):
     with mock.patch.object(common, "augment", wraps=common.augment) as views:
         train_few(few, range(12), epochs=2)
@@ -412,7 +421,6 @@ def test_views_are_crops_without_colour_or_blur(few):
 def test_the_classifier_has_its_own_rate(few):
     backbone, _ = train_few(few, range(12), lr=1e-30, classifier_lr=0.1)
     _, still = train_few(few, range(12), lr=0.1, classifier_lr=1e-30)
-    untrained, _ = common.resnet("resnet8", 16)
     torch.manual_seed(0)
     untrained, d = common.resnet("resnet8", 16)
     torch.manual_seed(1)
@@ -617,7 +625,7 @@ def test_compression_is_torchvisions(photographs):
     assert (ours.float() - theirs.float()).abs().mean() < 1
 
 
-def test_the_exchanged_backgrounds_are_as_frequent_as_their_opposites():
+def test_the_rarest_background_becomes_the_most_frequent():
     assert robustness.EXCHANGED == dict(sky=0.08, grass=0.12, sand=0.15, water=0.25, night=0.40)
 
 
@@ -798,7 +806,7 @@ def test_sepin_is_the_loss_without_a_dimension_less_the_loss(kind):
     assert selection.sepin(a, b).tolist() == pytest.approx(expected, abs=1e-5)
 
 
-def test_sepin_of_many_images_is_of_all(monkeypatch):
+def test_sepin_of_many_images_is_of_all():
     z1, z2 = torch.randn(2, 1200, 4)
     a, b = F.normalize(z1), F.normalize(z2)
     own = torch.arange(1200)
@@ -922,12 +930,12 @@ def test_dead_dimensions_are_not_counted():
     assert found["nameable_chance"] == 0
 
 
-def test_a_background_can_be_what_a_word_names():
-    y, background = torch.tensor([0, 1, 0, 1]), torch.tensor([0, 0, 1, 1])
-    labels = {"": y, "background_": background}
+@pytest.mark.parametrize("kind, said", [("", ["star", "ring"]), ("background_", ["sea", "sky"])])
+def test_a_word_names_an_object_or_a_background(kind, said):
+    labels = {"": torch.tensor([0, 1, 0, 1]), "background_": torch.tensor([0, 0, 1, 1])}
     names = {"": ["star", "ring"], "background_": ["sea", "sky"]}
-    v = torch.eye(2)[background]
-    assert words.nameable(v, ["sea", "sky"], labels, names)["nameable"] == 100
+    v = torch.eye(2)[labels[kind]]
+    assert words.nameable(v, said, labels, names)["nameable"] == 100
 
 
 def test_the_strongest_twenty_images_are_asked_apart():
@@ -936,6 +944,7 @@ def test_the_strongest_twenty_images_are_asked_apart():
     v[:30, 0] = 0.1  # most images are of the first class, the strongest of the second
     v[30:, 0] = 1.0
     v[:, 2] = 1.0
+    v[0, 0] = 10.0  # but for the very strongest
     v[30:] *= 0.01  # which changes no direction
     found = words.nameable(v, ["ring", "no", "no"], {"": y}, {"": ["star", "ring"]})
     assert found["nameable"] == 0
