@@ -749,29 +749,41 @@ def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor | None = 
 
     x: features (N, d), standardised; y: labels (N,); start: weights to begin from.
     The last row of the weights is the bias, which is not penalised. The problem is convex, so
-    there is no rate to tune: LBFGS goes on until a step gains less than 1e-5 nats.
+    there is no rate to tune: LBFGS goes on until a step gains less than 1e-6 nats.
+
+    Features that go together would make it slow (five times, for 512 units of a network). So it
+    moves v, weights = T v, by which the loss has about the same curvature in all directions:
+    with T Tᵀ the inverse of mean p(1 − p) · xᵀx/N + l2, the Hessian but for p's dependence on x.
     """
     x = F.pad(x, (0, 1), value=1.0)  # (N, d + 1): the last column is for the bias
     if start is None:
         start = x.new_zeros(x.shape[1], int(y.max()) + 1)
-    weights = start.clone().requires_grad_()
+    penalty = torch.full_like(x[0], l2)  # (d + 1,)
+    penalty[-1] = 0
+    p = (x @ start).softmax(1)  # (N, C)
+    variance = (p * (1 - p)).mean().clamp(min=1e-6)
+    hessian = variance * (x.T @ x) / len(x) + penalty.diag()
+    L = torch.linalg.cholesky(hessian.cpu().double())
+    T = torch.linalg.inv(L).T.to(x)
+    v = (L.T.to(x) @ start).requires_grad_()  # (d + 1, C)
     optimizer = torch.optim.LBFGS(
-        [weights],
+        [v],
         max_iter=300,
         tolerance_grad=0,
-        tolerance_change=1e-5,
+        tolerance_change=1e-6,
         line_search_fn="strong_wolfe",
     )
 
     def closure():
         optimizer.zero_grad()
-        penalty = weights[:-1].square().sum()
-        loss = F.cross_entropy(x @ weights, y) + l2 / 2 * penalty
+        weights = T @ v
+        decay = (penalty[:, None] * weights.square()).sum() / 2
+        loss = F.cross_entropy(x @ weights, y) + decay
         loss.backward()
         return loss
 
     optimizer.step(closure)
-    return weights.detach()
+    return (T @ v).detach()
 
 
 def fit_probe(train: Tensor, y_train: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)):
