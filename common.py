@@ -751,9 +751,9 @@ def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor | None = 
     The last row of the weights is the bias, which is not penalised. The problem is convex, so
     there is no rate to tune: LBFGS goes on until a step gains less than 1e-6 nats.
 
-    Features that go together would make it slow (five times, for 512 units of a network). So it
-    moves v, weights = T v, by which the loss has about the same curvature in all directions:
-    with T Tᵀ the inverse of mean p(1 − p) · xᵀx/N + l2, the Hessian but for p's dependence on x.
+    Correlated features would make that slow. So it moves v in weights = T v instead, by which the
+    loss is about equally curved in all directions: T Tᵀ is the inverse of
+    mean p(1 − p) · xᵀx / N + l2, which is the Hessian but for what differs between images.
     """
     x = F.pad(x, (0, 1), value=1.0)  # (N, d + 1): the last column is for the bias
     if start is None:
