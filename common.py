@@ -1419,19 +1419,21 @@ def progress(items, what: str):
     terminal = sys.stderr.isatty()
     began = time.monotonic()
     next_line = began
-    for done, item in enumerate(items):
-        now = time.monotonic()
-        if terminal or now >= next_line:
-            text = f"{what}: {done}/{len(items)}"
-            if done:
-                text += f", {(now - began) / done * (len(items) - done):.0f} s left"
-            if terminal:
-                text = f"\r\x1b[K{text}"
-            print(text, end="" if terminal else "\n", file=sys.stderr, flush=True)
-            next_line = now + 10
-        yield item
-    if terminal:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    try:
+        for done, item in enumerate(items):
+            now = time.monotonic()
+            if terminal or now >= next_line:
+                text = f"{what}: {done}/{len(items)}"
+                if done:
+                    text += f", {(now - began) / done * (len(items) - done):.0f} s left"
+                if terminal:
+                    text = f"\r\x1b[K{text}"
+                print(text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+                next_line = now + 10
+            yield item
+    finally:  # an error's line begins at the left too
+        if terminal:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 # ---------------------------------------------------------------------------------------- programs

@@ -250,7 +250,8 @@ def nt_xent_and_gradient(z: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor
     cos = (z * positive).sum(1, keepdim=True)  # (R, 1, 2B)
     loss = (s.log() + (1 - cos) / temperature).mean((1, 2))
 
-    weighted = E.mul_(1 / s + 1 / s.mT)
+    weighted = 1 / s + 1 / s.mT  # (R, 2B, 2B)
+    weighted *= E
     gradient = (z @ weighted - 2 * positive) / (views * temperature)
     return loss, gradient
 

@@ -6067,7 +6067,6 @@ REFUSED_PROGRAMS = {
     "sparse_coding.py --d 60": "--p is 50",
     "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active",
     "sparse_coding.py --experiment fig1 --activation authors": "is srelu with --batch-norm no",
-    "sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30": "the loss is not finite in epoch 1",
 }
 REFUSED = REFUSED_FLAGS | REFUSED_RUNS | REFUSED_PROGRAMS
 
@@ -6090,6 +6089,13 @@ def test_what_cannot_be_used_is_refused(runs, tiny, tmp_path, monkeypatch, comma
     assert message in refusal(complete(command, runs, tiny))
     left = {path.name for path in Path("run").glob("*")}
     assert left <= {"config.json", "metrics.jsonl", "memory"}  # no results
+
+
+def test_a_landscape_that_is_not_finite_ends(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        run_program("sparse_coding.py --experiment fig1 --epochs 2 --lr 1e30 --out", tmp_path)
+    assert stop.value.code == 2
+    assert "the loss is not finite in epoch 1 for" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", REFUSED_RUNS)

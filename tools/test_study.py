@@ -1,4 +1,4 @@
-"""Tests of study.py, report.py, draw.py, benchmark.py and study_landscape.py."""
+"""Tests of study.py, report.py, draw.py and benchmark.py."""
 
 import argparse
 import importlib
@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import report
 import study
-import study_landscape
 import torch
 
 import bayesncl
@@ -704,18 +703,6 @@ def test_jobs_are_the_cores_or_the_gpu(asked, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", [6].pop)
     program_exit("study.py cifar10-cpu cifar10 --rows ncl --device cuda")
     assert [call[1] for call in asked] == [6, 1]
-
-
-# ------------------------------------------------------------------------------ study_landscape.py
-def test_a_landscape_is_recorded_once(studied, results, monkeypatch):
-    flags = "--experiment custom --sparsity 0.1 --n 64 --batch-size 32 --epochs 2 --seeds 1"
-    monkeypatch.setattr(study_landscape, "RUNS", studied / "runs")
-    monkeypatch.setattr(study_landscape, "RECORDS", {"few": f"{flags} --device cpu"})
-    run_program("study_landscape.py")
-    found = json.loads((results / "few" / "results.json").read_text())
-    assert found[0]["experiment"] == "custom"
-    monkeypatch.setattr(study_landscape.subprocess, "call", None)
-    run_program("study_landscape.py")
 
 
 # ----------------------------------------------------------------------------------------- draw.py
