@@ -514,6 +514,10 @@ def optimizer_of(model, args):
     weights = [p for p in trained if p.ndim > 1]
     biases = [p for p in trained if p.ndim <= 1]
     groups = [dict(params=weights), dict(params=biases, lr=args.bias_lr or args.lr)]
+    if args.base == "swav":
+        # A group of their own: they rest for an epoch, and all momenta of a group begin at once.
+        groups[0]["params"] = [p for p in weights if p is not model.prototypes]
+        groups.append(dict(params=[model.prototypes]))
     options = {}
     if args.optimizer == "lars":
         options = dict(trust=1e-3, clip=False)  # as the bases have it on ImageNet

@@ -6098,6 +6098,11 @@ def test_a_landscape_that_is_not_finite_ends(tmp_path, capsys):
     assert "the loss is not finite in epoch 1 for" in capsys.readouterr().err
 
 
+def test_swav_trains_with_sgd_beyond_its_first_epoch(tiny, tmp_path):
+    run_program(f"sparsehead.py {tiny} --base swav --prototypes 20 --optimizer sgd --out", tmp_path)
+    assert [line.get("epoch") for line in records(tmp_path)] == [1, 2, 3, None]
+
+
 @pytest.mark.parametrize("command", REFUSED_RUNS)
 def test_refusals_leave_runs_alone(runs, tiny, tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)

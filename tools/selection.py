@@ -17,7 +17,6 @@ the signed sum on the test images), and P@10 is by cosine (theirs: Euclidean).
 """
 
 import argparse
-import json
 import sys
 from pathlib import Path
 
@@ -38,7 +37,8 @@ def sepin(z1: Tensor, z2: Tensor, temperature=0.2) -> Tensor:
     """
     a, b = F.normalize(z1), F.normalize(z2)
     gain = torch.zeros(a.shape[1], device=a.device)
-    for own in torch.arange(len(a), device=a.device).split(1000):
+    parts = torch.arange(len(a), device=a.device).split(1000)
+    for own in common.progress(parts, "SEPIN, 1,000 images at a time"):
         logits = a[own] @ b.T / temperature  # (n, N)
         whole = F.cross_entropy(logits, own, reduction="sum")
         for k in range(a.shape[1]):
@@ -111,8 +111,7 @@ def main(argv=None):
     for folder in args.runs:
         print(f"{folder}: measuring ...", flush=True)
         numbers = measure(folder, args.data_root, args.device)
-        with common.replacing(folder / "selection.json") as file:
-            file.write(json.dumps(numbers, indent=1).encode() + b"\n")
+        common.write_json(folder / "selection.json", numbers)
         sizes = [key.removeprefix("lp1_top_") for key in numbers if key.startswith("lp1_top_")]
         for m in sizes or [""]:
             keys = f"p_at_10_top_{m}", f"p_at_10_random_{m}", f"lp1_top_{m}", f"lp1_random_{m}"
