@@ -1,8 +1,10 @@
 """BayesNCL: NCL with a gate per dimension and image, to switch off what many images share.
 
+    h = backbone(image),  z⁺ = σ₊(head(h)) ≥ 0
     α = sigmoid(gating(sg[h]) / T)         keep probability of each dimension, for each image
     m = 1[α > ½]                           straight-through: the gradient is that of α
-    L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))         sg: stop-gradient
+    L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
+    sg: stop-gradient,  T: the gate's temperature,  ρ: prior probability of keeping a dimension
 
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441.
 The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
@@ -33,11 +35,11 @@ TRAINING = dict(
 METHOD = dict(temperature=0.2, activation="rep_relu")
 GATE = dict(gate_lr=0.1, prior=0.8, kl_weight=3e-5)
 VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
-PAPER = NETWORK | TRAINING | METHOD | GATE | VIEWS  # the NCL authors' CIFAR recipe
+PAPER = NETWORK | TRAINING | METHOD | GATE | VIEWS  # NCL's CIFAR recipe, with BayesNCL's gate
 
 WIDE = dict(image_size=224, head_hidden=16384, head_out=2048, gate_hidden=16384)
-LONG = dict(epochs=100, batch_size=128, lr=0.15)  # lr: 0.3 for a batch of 256
-IMAGENET100 = PAPER | WIDE | LONG | dict(activation="relu")
+HALF = dict(epochs=100, batch_size=128, lr=0.15)  # lr: 0.3 for a batch of 256
+IMAGENET100 = PAPER | WIDE | HALF | dict(activation="relu")
 
 SMALL = dict(arch="resnet8", head_hidden=256, gate_hidden=256)
 FAST = dict(epochs=15, optimizer="adam", lr=3e-3, gate_lr=3e-2, weight_decay=0.0, warmup=0.75)
@@ -188,8 +190,8 @@ class BayesNCL(nn.Module):
         features = h.detach() if self.args.detach else h
         logits = self.gating(features).float()  # (N, K)
         m, alpha = gate(logits, self.args.gate, self.args.gate_temperature, self.training)
-        # Not normalised here: the loss does it, once. Each time divides an empty row's gradient
-        # by EPS, and runs lost what they had learnt.
+        # Not normalised here, only in the loss. Every normalisation divides the gradient of an
+        # empty row by EPS; with two of them, runs lost what they had learnt.
         return h, z * m, m, alpha
 
     def weighted_by_rarity(self, z):
@@ -233,7 +235,7 @@ def parser():
     add("--prior", type=share, help="ρ, prior probability that a dimension is kept (authors: 0.8)")
     add("--kl-weight", type=common.within(0, closed=True), help="λ of the KL term (authors: 3e-5)")
     add("--no-detach", dest="detach", action="store_false", help="the gate trains the backbone too")
-    add("--similarity", choices=["cosine", "ipw"], default="cosine", help="ipw: see the class")
+    add("--similarity", choices=["cosine", "ipw"], default="cosine", help="ipw: of z_k / √π_k")
     return flags
 
 
@@ -285,7 +287,7 @@ def main(argv=None):
             v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1, m1, alpha1), (_, z2, _, alpha2) = both(v1, v2)
-            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            # Under torchrun each process has a part of the batch; the loss is of all parts.
             z1, z2, m1, alpha1, alpha2 = common.gather(z1, z2, m1, alpha1, alpha2)
 
             kl = (bernoulli_kl(alpha1, args.prior) + bernoulli_kl(alpha2, args.prior)) / 2

@@ -1,6 +1,6 @@
 """What every method file shares: views, network, optimiser, data, linear probe and neighbours.
 
-    two_views(images, size) → two float32 batches (N, 3, S, S), augmented where the uint8 images are
+    two_views(images, size) → two float32 batches (N, 3, S, S), on the uint8 images' device
     resnet(arch, size) → a ResNet without classifier, and the dimension d of what it returns
     evaluate(run, data, model) → every number of a run's record
 
@@ -15,7 +15,7 @@ Where all methods differ from their authors' code:
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
 6. The network runs in bf16 (NCL: fp16).
 7. Rates and momenta change with every step (some: every epoch); a warm-up of n steps starts from
-   1/(n + 1) of the peak (3e-5).
+   1/(n + 1) of the peak (theirs: from 3e-5).
 8. Under torchrun on CPUs, each process has its own BatchNorm.
 """
 
@@ -49,7 +49,7 @@ from interpret import ACTIVE, BadInput, markdown, need
 
 
 # ------------------------------------------------------------------------------------------- views
-# torchvision's operators on float tensors, equal to them to 1e-5, with parameters of each image.
+# torchvision's operators on float tensors, equal to 1e-5, with parameters drawn for each image.
 def crop_matrix(start, length, inputs: int, size: int, flip=None, kind="bilinear") -> Tensor:
     """The matrices (N, size, inputs) that resize one axis of `inputs` pixels to `size`.
 
@@ -72,8 +72,8 @@ def crop_matrix(start, length, inputs: int, size: int, flip=None, kind="bilinear
     near = (1 - t).clamp(min=0)
     weight = near
     if kind == "bicubic":
-        # Keys' cubic is 1 − 2.5 t² + 1.5 t³ up to t = 1 and 2 − 4 t + 2.5 t² − 0.5 t³ up to 2.
-        # The wide term is the second piece; with the near one, which ends at 1, it is the first.
+        # Keys' cubic is 2 − 4t + 2.5t² − 0.5t³ for 1 < t < 2: this is `wide`, 0 beyond 2.
+        # For t < 1 it is 1 − 2.5t² + 1.5t³ = wide − (1 − 2t)(1 − t)², where `near` is 1 − t.
         wide = (0.5 - 0.5 * t) * (2 - t).clamp(min=0).square()
         weight = wide - (1 - 2 * t) * near.square()
     inside = (j > start) & (j < start + length)
@@ -165,7 +165,7 @@ COLOUR_OPERATORS = [adjust_brightness, adjust_contrast, adjust_saturation, adjus
 def gaussian_blur(x: Tensor, sigma: Tensor, kernel=13) -> Tensor:
     """Blur x (N, 3, S, S) with standard deviations sigma (N,) in pixels; borders are reflected.
 
-    kernel: odd, at least 6σ of the largest σ in use, which is 2, and below 2·S.
+    kernel: odd; 6σ or more for the largest σ in use, which is 2; below 2·S, or it cannot reflect.
     """
     n, c, s, _ = x.shape
     half = kernel // 2
@@ -212,10 +212,10 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     x: (N, 3, H, W); jitter: the strength of brightness, contrast and saturation, and four times
     that of hue. The order of the operators is drawn for each image.
     """
-    change = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
-    change = change * chance(0.8, x)  # 0 changes nothing
-    brightness, contrast, saturation = (1 + jitter * change[:3]).clamp(min=0)
-    hue = jitter / 4 * change[3]
+    drawn = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
+    drawn = drawn * chance(0.8, x)  # (4, N, 1, 1, 1); 0 changes nothing
+    brightness, contrast, saturation = (1 + jitter * drawn[:3]).clamp(min=0)
+    hue = jitter / 4 * drawn[3]
     factors = [brightness, contrast, saturation, hue]
     if jitter:
         order = torch.rand(len(x), 4, device=x.device).argsort(1)  # (N, 4)
@@ -445,15 +445,15 @@ class GatherRows(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        # DistributedDataParallel takes the mean over processes, each of which has the gradient of
-        # its own rows alone: times their number it is the gradient of the one loss.
+        # Each process passes on the gradient of its own rows only, and DistributedDataParallel
+        # divides the sum over processes by world(). Times world(), the sum itself remains.
         return world() * gradient.chunk(world())[rank()]
 
 
 # -------------------------------------------------------------------------------------------- data
 @dataclasses.dataclass
 class Data:
-    """Images (N, 3, H, W) uint8 and, or None, their labels and captions.
+    """Images (N, 3, H, W) uint8, with labels and captions where there are any, else None.
 
     y, background: labels (N,) int64, numbered 0, 1, … without gaps
     classes, background_classes: (C,), the numbers that the data set itself gives these classes
@@ -491,9 +491,10 @@ class Data:
         return n // batch_size
 
     def batches(self, batch_size: int, seed: int, epoch: int, device):
-        """Yield images (batch_size, 3, H, W) uint8 and their numbers, both on the device.
+        """Yield images (n, 3, H, W) uint8 and their indices, both on the device.
 
-        A shuffled pass without the last, incomplete batch; under torchrun this process's share.
+        A shuffled pass without the last, incomplete batch; n is batch_size, under torchrun this
+        process's share of it.
         Images in memory or on disk are read by a thread, a batch ahead of the step.
         """
         shuffled = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
@@ -683,7 +684,7 @@ def without_gaps(name: str, kind: str, classes_key: str, found: dict) -> dict:
 
 
 def subset(data: Data, limit: int) -> Data:
-    """`limit` training images in their order, of every class its proportion to within one.
+    """`limit` training images in their order; each class keeps its proportion to within one.
 
     Unlabelled images likewise.
     """
@@ -691,10 +692,10 @@ def subset(data: Data, limit: int) -> Data:
     if limit > n:
         raise BadInput(f"--limit {limit}: {data.name} has {n} training images")
 
-    def evenly(n):
-        """At most `limit` numbers, evenly from 0 to n."""
-        count = min(limit, n)
-        return torch.arange(count) * n // count
+    def evenly(total):
+        """At most `limit` numbers, evenly from 0 to the total."""
+        count = min(limit, total)
+        return torch.arange(count) * total // count
 
     by_class = torch.arange(len(data.x_train))
     if data.y_train is not None:
@@ -749,11 +750,13 @@ def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor | None = 
 
     x: features (N, d), standardised; y: labels (N,); start: weights to begin from.
     The last row of the weights is the bias, which is not penalised. The problem is convex, so
-    there is no rate to tune: LBFGS goes on until a step gains less than 1e-6 nats.
+    there is no rate to tune: LBFGS goes on until a step gains less than 1e-6 nats or moves no
+    entry of v, below, by more than 1e-6; at most 300 steps.
 
-    Correlated features would make that slow. So it moves v in weights = T v instead, by which the
-    loss is about equally curved in all directions: T Tᵀ is the inverse of
-    mean p(1 − p) · xᵀx / N + l2, which is the Hessian but for what differs between images.
+    Correlated features would make that slow. So LBFGS optimises v, where weights = T v, with T such
+    that the loss is about equally curved in all directions of v: T Tᵀ is the inverse of
+    mean p(1 − p) · xᵀx / N + l2, the Hessian if all images and classes had the same p(1 − p) and
+    classes did not interact.
     """
     x = F.pad(x, (0, 1), value=1.0)  # (N, d + 1): the last column is for the bias
     if start is None:
@@ -852,7 +855,7 @@ def neighbours(queries: Tensor, bank: Tensor, k: int, skip_self=False) -> tuple[
 
 
 def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -> list[float]:
-    """Accuracy in % of the votes of the 5 and of the 200 nearest in train (M, d) of test (N, d).
+    """% right on test (N, d) when the 5, and when the 200, nearest rows of train (M, d) vote.
 
     Nearest by cosine. The 5: their majority, of equals the smaller class number. The 200: each
     weighted by exp(cosine / 0.1) (Wu et al. 2018, arXiv 1805.01978).
@@ -871,7 +874,7 @@ def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
 
 
 def health(z: Tensor) -> dict[str, Tensor]:
-    """Signs of collapse in a batch of embeddings z (N, K), as tensors ().
+    """Signs of collapse in a batch of embeddings z (N, K), as scalar tensors.
 
     spread   mean standard deviation of z/‖z‖, times √K: 1 is healthy, 0 collapsed
     act      share of active entries
@@ -889,8 +892,8 @@ def health(z: Tensor) -> dict[str, Tensor]:
 def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor, Tensor]:
     """Every number of the final record, and h (N, d) and e (N, K) of the test images.
 
-    The second label's numbers have "background_" before their names. embeddings.npz keeps h, e and
-    the labels by the classes' own numbers; h and e in 16 bits, which is what look.py will show.
+    The second label's numbers have "background_" before their names. embeddings.npz keeps h,
+    e (as "z") and the labels by the classes' own numbers; h and e in 16 bits, as look.py shows.
     """
     size = run.args.image_size
     h, e = features(model, data.x_test, size, run.device)

@@ -337,7 +337,7 @@ def main(argv=None):
             x = one_view(images, **views)  # (N, 3, S, S)
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
                 _, v, _, t = net(x, words[index])
-            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            # Under torchrun each process has a part of the batch; the loss is of all parts.
             v, t = common.gather(v, t)
             loss = contrast(v, t)
 

@@ -201,7 +201,7 @@ def main(argv=None):
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
                 _, f, logits = net(x)
             target = one_hot[labels[index]]  # (N, C)
-            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            # Under torchrun each process has a part of the batch; the loss is of all parts.
             f, logits, target = common.gather(f, logits, target)
             loss = F.cross_entropy(logits, target)
 

@@ -31,8 +31,8 @@ VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
 PAPER = NETWORK | TRAINING | METHOD | VIEWS  # the NCL authors' CIFAR recipe
 
 WIDE = dict(image_size=224, head_hidden=16384, head_out=2048)
-LONG = dict(epochs=100, batch_size=128, lr=0.15)  # lr: 0.3 for a batch of 256
-IMAGENET100 = PAPER | WIDE | LONG
+HALF = dict(epochs=100, batch_size=128, lr=0.15)  # lr: 0.3 for a batch of 256
+IMAGENET100 = PAPER | WIDE | HALF
 
 SMALL = dict(arch="resnet8", head_hidden=256)
 FAST = dict(epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75)
@@ -76,7 +76,7 @@ def spectral_loss(z1, z2):
     """The spectral contrastive loss of HaoChen et al. 2021, arXiv 2106.04156.
 
     −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
-    Of non-negative embeddings it is a non-negative matrix factorisation of the normalised
+    Minimised over non-negative embeddings it is a non-negative factorisation of the normalised
     co-occurrence matrix of views (a theorem of NCL; test_all.py checks it).
     """
     n = len(z1)
@@ -178,7 +178,7 @@ def main(argv=None):
             v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1), (_, z2) = both(v1, v2)
-            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            # Under torchrun each process has a part of the batch; the loss is of all parts.
             z1, z2 = common.gather(z1, z2)
             loss = contrast(z1, z2)
 

@@ -587,7 +587,7 @@ def main(argv=None):
             v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
                 embeddings = both(v1, v2)
-            # From here on the whole batch: under torchrun that of all processes, with gradient.
+            # Under torchrun each process has a part of the batch; the loss is of all parts.
             z1, z2, *others = common.gather(*embeddings)
             loss = base_loss(z1, z2, *others)
             penalty = 0.0
