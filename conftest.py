@@ -70,6 +70,30 @@ def records(folder):
     return found
 
 
+def write_toy_run(root):
+    """What a run leaves, of 40 dark and 40 bright images in toy.npz; nothing was trained."""
+    x = torch.randint(0, 40, (80, 16, 16, 3), dtype=torch.uint8)
+    y = torch.arange(80) % 2
+    x[y == 1] += 180
+    np.savez(root / "toy.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+    folder = root / "run"
+    folder.mkdir()
+    settings = dict(
+        method="simclr",
+        dataset="toy",
+        data_root=str(root),
+        limit=None,
+        arch="resnet8",
+        image_size=16,
+        min_scale=0.2,
+        crop="bilinear",
+    )
+    (folder / "config.json").write_text(json.dumps(settings))
+    backbone, _ = common.resnet("resnet8", 16)
+    torch.save(backbone.state_dict(), folder / "backbone.pt")
+    return folder
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)

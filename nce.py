@@ -31,8 +31,8 @@ VIEWS = dict(min_scale=0.5, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
 RECIPE = NETWORK | TRAINING | METHOD | VIEWS  # ours, as supervised training on CIFAR usually is
 
 WIDE = dict(image_size=224, head_hidden=16384, head_out=2048)
-LONG = dict(epochs=100, batch_size=256, weight_decay=1e-4)
-IMAGENET100 = RECIPE | WIDE | LONG | dict(activation="relu", min_scale=0.08)
+HALF = dict(epochs=100, batch_size=256, weight_decay=1e-4)
+IMAGENET100 = RECIPE | WIDE | HALF | dict(activation="relu", min_scale=0.08)
 
 SMALL = dict(arch="resnet8", head_hidden=256)
 FAST = dict(epochs=15, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75)

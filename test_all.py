@@ -62,7 +62,7 @@ import simclr
 import simsiam
 import sparse_coding as sc
 import sparsehead
-from conftest import METHODS, ROOT, records, refusal, run_program, side_by_side
+from conftest import METHODS, ROOT, records, refusal, run_program, side_by_side, write_toy_run
 
 
 # ---------------------------------------------------------------------------------- common.py: data
@@ -5216,26 +5216,11 @@ class Toy:
     """A run of 40 dark and 40 bright images that was not trained, its embedding and its page."""
 
     def __init__(self, root):
-        y = torch.arange(80) % 2
-        x = torch.randint(0, 40, (80, 16, 16, 3), dtype=torch.uint8)
-        x[y == 1] += 180
-        np.savez(root / "toy.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
         self.root = root
-        self.images = x[40:]
-        self.y = y[40:].numpy()
-        self.folder = root / "run"
-        self.folder.mkdir()
-        config = dict(
-            method="simclr",
-            dataset="toy",
-            data_root=str(root),
-            limit=None,
-            arch="resnet8",
-            image_size=16,
-            min_scale=0.2,
-            crop="bilinear",
-        )
-        (self.folder / "config.json").write_text(json.dumps(config))
+        self.folder = write_toy_run(root)
+        with np.load(root / "toy.npz") as arrays:
+            self.images = torch.from_numpy(arrays["x_test"])
+            self.y = arrays["y_test"]
         last = json.dumps({"event": "final", "epochs": 1, "spread": 0.9})
         (self.folder / "metrics.jsonl").write_text(last + "\n")
         share = torch.tensor([0, 0.05, 0.2, 0.4, 0.6, 1])

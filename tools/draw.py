@@ -274,31 +274,6 @@ def draw_experiment(folder: Path, experiment: str, settings: list[str], curves: 
 
 
 # ------------------------------------------------------------------------------ pictures of records
-def grid(path: Path, rows, columns, tables: dict[str, dict[tuple, list[float]]]) -> None:
-    """A heat map over ρ (rows) and λ (columns) for each table: means, with three seeds or more
-    ± their standard deviation.
-
-    tables: title → {(row, column): a value for each seed}
-    """
-    figure, panels = plt.subplots(
-        1, len(tables), figsize=(14, 3.6), layout="constrained", sharey=True
-    )
-    for panel, (title, cells) in zip(panels, tables.items()):
-        means = np.empty((len(rows), len(columns)))
-        for i, row in enumerate(rows):
-            for j, column in enumerate(columns):
-                values = cells[row, column]
-                means[i, j] = np.mean(values)
-                text = f"{means[i, j]:.3g}"
-                if len(values) > 2:
-                    text += f"\n± {np.std(values, ddof=1):.2g}"
-                panel.text(j, i, text, ha="center", va="center", fontsize=8)
-        panel.imshow(means, aspect="auto", alpha=0.6)
-        panel.set(title=title, xlabel="λ", xticks=range(len(columns)), xticklabels=columns)
-    panels[0].set(ylabel="ρ", yticks=range(len(rows)), yticklabels=rows)
-    save(figure, path)
-
-
 def background_rates(runs: dict[str, list[np.ndarray]], of_background, folder: Path) -> None:
     """background-rates.png: dimensions that stand for a background, their activation rate over its
     frequency; above, how many a run has.

@@ -814,15 +814,6 @@ def test_a_damaged_landscape_is_refused(tmp_path):
     assert "curves.npz cannot be read" in refusal(ask)
 
 
-def test_a_grid_has_means_at_their_place(drawn, tmp_path):
-    cells = {(row, column): [row + column] for row in (1, 2) for column in (10, 20, 30)}
-    cells[2, 10] = [11.0, 12.0, 13.0]
-    draw.grid(tmp_path / "grid.png", (1, 2), (10, 20, 30), {"x": cells, "y": cells})
-    panel, _ = drawn["grid.png"].axes
-    assert panel.get_images()[0].get_array().tolist() == [[11, 21, 31], [12, 22, 32]]
-    assert "12\n± 1" in [text.get_text() for text in panel.texts]
-
-
 def test_background_rates_are_drawn(tmp_path):
     seeds = [report.dimensions(folder) for folder in RECORDS if "shapes-ncl-seed" in folder.name]
     draw.background_rates({"NCL": seeds, "again": seeds}, report.of_background, tmp_path)

@@ -478,5 +478,23 @@ def test_a_grid_has_the_last_numbers_of_all_seeds(tmp_path, monkeypatch):
     assert theory_gate.grid_records() == {("0.1", "3e-6"): [{"lp1": 1}, {"lp1": 2}]}
 
 
+def test_a_grid_has_means_at_their_place(tmp_path, monkeypatch):
+    plt = pytest.importorskip("matplotlib.pyplot")
+    figures = []
+    monkeypatch.setattr(plt, "close", figures.append)
+    monkeypatch.setattr(theory_gate, "PRIORS", [1, 2])
+    monkeypatch.setattr(theory_gate, "WEIGHTS", [10, 20, 30])
+    monkeypatch.setattr(theory_gate, "SHOWN", {"lp1": "a", "cons": "b"})
+    records = {}
+    for rho in (1, 2):
+        for lambd in (10, 20, 30):
+            records[rho, lambd] = [{"lp1": rho + lambd, "cons": 0}]
+    records[2, 10] = [{"lp1": value, "cons": 0} for value in (11, 12, 13)]
+    theory_gate.draw_grid(tmp_path / "grid.png", records)
+    panel, _ = figures[0].axes
+    assert panel.get_images()[0].get_array().tolist() == [[11, 21, 31], [12, 22, 32]]
+    assert "12\n± 1" in [text.get_text() for text in panel.texts]
+
+
 def test_runs_of_other_methods_are_refused(runs):
     assert "give runs of ncl.py and bayesncl.py" in refusal("theory_gate.py", runs / "simclr")

@@ -27,7 +27,7 @@ from torchvision.transforms.v2 import functional as TF
 import common
 import look
 import shapes
-from conftest import METHODS, ROOT, records, refusal, run_program
+from conftest import METHODS, ROOT, records, refusal, run_program, write_toy_run
 
 
 # ------------------------------------------------------------------------------------------ decode
@@ -226,30 +226,6 @@ def test_a_small_share_has_one_of_every_class():
 def test_a_share_of_one_is_all_labels():
     y = torch.tensor([0, 0, 0, 1])
     assert finetune.balanced_subset(y, 1.0, seed=3).tolist() == [0, 1, 2, 3]
-
-
-def write_toy_run(root):
-    """What a run leaves, of 40 dark and 40 bright images; nothing was trained."""
-    x = torch.randint(0, 40, (80, 16, 16, 3), dtype=torch.uint8)
-    y = torch.arange(80) % 2
-    x[y == 1] += 180
-    np.savez(root / "toy.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
-    folder = root / "run"
-    folder.mkdir()
-    settings = dict(
-        method="simclr",
-        dataset="toy",
-        data_root=str(root),
-        limit=None,
-        arch="resnet8",
-        image_size=16,
-        min_scale=0.2,
-        crop="bilinear",
-    )
-    (folder / "config.json").write_text(json.dumps(settings))
-    backbone, _ = common.resnet("resnet8", 16)
-    torch.save(backbone.state_dict(), folder / "backbone.pt")
-    return folder
 
 
 @pytest.fixture
