@@ -93,7 +93,11 @@ def bernoulli_kl(alpha, rho):
 
 # --------------------------------------------------------------------------------------- the model
 def rep_relu(z):
-    """ReLU forward and GELU backward, so that a unit that is off can come back."""
+    """ReLU forward and GELU backward, so that a unit that is off can come back.
+
+    In a network without BatchNorm, on inputs in [0, 1], all units of all images may go off at once
+    and stay off: the loss then rests at log(2N − 1).
+    """
     soft = F.gelu(z)
     return soft - soft.detach() + F.relu(z).detach()
 
@@ -262,7 +266,7 @@ def main(argv=None):
     groups = [dict(params=others), gating]  # the gate has a learning rate of its own
     optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args)
+    run = common.Run(args, data)
     net = run.parallel(model)
 
     def contrast(z1, z2):

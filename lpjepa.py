@@ -179,7 +179,7 @@ def main(argv=None):
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args)
+    run = common.Run(args, data)
     net = run.parallel(model)
 
     def both(v1, v2):

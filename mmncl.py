@@ -86,7 +86,11 @@ def info_nce(v, t, temperature):
 
 # --------------------------------------------------------------------------------------- the model
 def rep_relu(z):
-    """ReLU forward and GELU backward, so that a unit that is off can come back."""
+    """ReLU forward and GELU backward, so that a unit that is off can come back.
+
+    In a network without BatchNorm, on inputs in [0, 1], all units of all images may go off at once
+    and stay off: the loss then rests at log(2N − 1).
+    """
     soft = F.gelu(z)
     return soft - soft.detach() + F.relu(z).detach()
 
@@ -312,7 +316,7 @@ def main(argv=None):
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     words = numbered(captions).to(args.device)  # (N, L)
 
-    run = common.Run(args)
+    run = common.Run(args, data)
     net = run.parallel(model)
 
     def contrast(v, t):

@@ -61,7 +61,11 @@ def class_scores(f, W):
 
 # --------------------------------------------------------------------------------------- the model
 def rep_relu(z):
-    """ReLU forward and GELU backward, so that a unit that is off can come back."""
+    """ReLU forward and GELU backward, so that a unit that is off can come back.
+
+    In a network without BatchNorm, on inputs in [0, 1], all units of all images may go off at once
+    and stay off: the loss then rests at log(2N − 1).
+    """
     soft = F.gelu(z)
     return soft - soft.detach() + F.relu(z).detach()
 
@@ -179,7 +183,7 @@ def main(argv=None):
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args)
+    run = common.Run(args, data)
     net = run.parallel(model)
 
     def one_view(images, **options):

@@ -91,7 +91,11 @@ def spectral_loss(z1, z2):
 
 # --------------------------------------------------------------------------------------- the model
 def rep_relu(z):
-    """ReLU forward and GELU backward, so that a unit that is off can come back."""
+    """ReLU forward and GELU backward, so that a unit that is off can come back.
+
+    In a network without BatchNorm, on inputs in [0, 1], all units of all images may go off at once
+    and stay off: the loss then rests at log(2N − 1).
+    """
     soft = F.gelu(z)
     return soft - soft.detach() + F.relu(z).detach()
 
@@ -185,7 +189,7 @@ def main(argv=None):
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args)
+    run = common.Run(args, data)
     net = run.parallel(model)
 
     def contrast(z1, z2):

@@ -213,7 +213,7 @@ def parser():
     add("--lr", type=rate, default=3e-3, help="peak learning rate of Adam (default: 3e-3)")
     add("--aux-weight", type=not_negative, default=1 / 32, help="α (paper: 1/32)")
     add("--seed", type=seed, default=1, help="of the weights and the order of the images")
-    add("--checkpoint-every", type=positive, default=100, help="epochs (default: 100)")
+    add("--checkpoint-every", type=positive, help="epochs (default: at a cost of 1 %% of the time)")
     flags.set_defaults(precision="fp32", eval_only=None)
     return flags
 
@@ -259,7 +259,7 @@ def main(argv=None):
         load_backbone(sae.backbone, Path(args.run))
     optimizer = torch.optim.Adam([sae.W_enc, sae.W_dec, sae.b], lr=args.lr, fused=True)
 
-    run = common.Run(args)
+    run = common.Run(args, data)
     first = run.restore(sae, optimizer)  # 0, or where a resumed run goes on
     h = representations(sae.backbone, data.images, args.image_size, args.device)  # (M, d)
     if not begun:

@@ -171,7 +171,7 @@ def main(argv=None):
     groups = [dict(params=others), predicting]  # the predictor's learning rate stays constant
     optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args)
+    run = common.Run(args, data)
     net = run.parallel(model)
 
     def D(p, z):

@@ -551,7 +551,7 @@ def main(argv=None):
     W = model.W
     online = nn.Sequential(model.backbone, model.head)  # what the target network follows
 
-    run = common.Run(args)
+    run = common.Run(args, data)
     net = run.parallel(model)
 
     def both(v1, v2):

@@ -26,6 +26,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -248,9 +249,13 @@ BAD_DATA = {
         ARRAYS | dict(y_test=np.where(TEST_LABELS == 3, 9, TEST_LABELS)),
         "y_test has classes that y_train has not: 9",
     ),
+    "labels as strings": (
+        ARRAYS | dict(y_train=TRAIN_LABELS.astype(str)),
+        "numpy.unique(y, return_inverse=True)[1] makes them",
+    ),
     "pickles": (
         ARRAYS | dict(y_train=np.array([{}] * 20, dtype=object)),
-        "cannot be read as plain numpy arrays",
+        "bad.npz: y_train is no plain numpy array",
     ),
     "captions of bytes": (
         ARRAYS | CAPTIONS | dict(captions_train=np.array([b"x"] * 20)),
@@ -275,6 +280,12 @@ def test_bad_data_are_refused_in_one_line(tmp_path, arrays, message):
 
 def test_an_unknown_data_set_is_refused(tmp_path):
     assert "no data set 'none'" in refusal(functools.partial(common.load_data, "none", tmp_path))
+
+
+def test_shapes_without_their_file_are_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "shapes", None)
+    message = refusal(functools.partial(common.load_data, "shapes"))
+    assert "copy shapes.py beside common.py" in message
 
 
 def test_image_files_are_to_be_decoded(tmp_path):
@@ -444,16 +455,22 @@ def test_processes_share_the_batches(ten, become):
     assert [a + b for a, b in zip(first, second)] == whole
 
 
-@pytest.mark.parametrize("batch_size", [5, 12], ids=["odd", "large"])
-def test_a_batch_without_equal_shares_is_refused(ten, become, batch_size):
+def test_a_batch_without_equal_shares_is_refused(ten, become):
     become(0)
-    message = refusal(functools.partial(ten.steps, batch_size))
-    assert f"--batch-size {batch_size}: at most 10 images, and a multiple of 2" in message
+    message = refusal(functools.partial(ten.steps, 5))
+    assert "--batch-size 5 is no multiple of 2 processes" in message
 
 
 def test_a_batch_has_at_most_all_images(ten):
     assert ten.steps(10) == 1
-    assert "--batch-size 11: at most 10 images" in refusal(functools.partial(ten.steps, 11))
+    message = refusal(functools.partial(ten.steps, 11))
+    assert "a batch of 11, from --batch-size or else the preset, is more than the 10" in message
+
+
+def test_the_batch_that_is_advised_fits(ten):
+    message = refusal(functools.partial(ten.steps, 11))
+    advised = int(message.rpartition("add --batch-size ")[2])
+    assert ten.steps(advised) == 2
 
 
 # ---- a GPU, if it has room for twice the data
@@ -1627,15 +1644,14 @@ def test_progress_yields_the_items(clock):
 def test_plain_progress_is_a_line_each_ten_seconds(clock, capsys):
     work(clock, range(8), 4)
     assert capsys.readouterr().err.splitlines() == [
-        "views: 0/8",
         "views: 3/8, 20 s left",
         "views: 6/8, 8 s left",
     ]
 
 
-def test_fast_work_is_one_line(clock, capsys):
+def test_fast_work_is_silent(clock, capsys):
     work(clock, range(90), 0.1)
-    assert capsys.readouterr().err == "views: 0/90\n"
+    assert capsys.readouterr().err == ""
 
 
 class Terminal(io.StringIO):
@@ -5947,6 +5963,25 @@ def test_evaluating_again_gives_the_same_record(runs, evaluated, method):
     assert common.table(method, last) in text
 
 
+def test_a_folder_is_evaluated_by_its_checkpoint(runs, tmp_path):
+    run_program("ncl.py --eval-only", runs / "ncl", "--out", tmp_path)
+    assert records(tmp_path) == records(runs / "ncl")[-1:]
+
+
+@pytest.fixture(scope="module")
+def limited(tiny, tmp_path_factory):
+    """A run on 60 of tiny's images."""
+    folder = tmp_path_factory.mktemp("limited") / "run"
+    run_program(f"simclr.py {tiny} --epochs 1 --limit 60 --out", folder)
+    return folder
+
+
+@pytest.mark.parametrize("flags, limit", [("", 60), ("--dataset few", None)], ids=["own", "other"])
+def test_a_limit_is_of_the_runs_own_data(limited, tmp_path, flags, limit):
+    run_program(f"simclr.py {flags} --eval-only", limited, "--out", tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["limit"] == limit
+
+
 def test_evaluation_changes_no_weight(runs, evaluated, method):
     _, _, model, _ = evaluated[method]
     saved = common.load_checkpoint(runs / method / "checkpoint.pt")["model"]
@@ -5970,6 +6005,41 @@ def test_eight_test_images_are_enough(runs, tmp_path, method):
     (found,) = records(tmp_path / "few")
     assert found["p_at_10"] is None  # there are seven neighbours
     assert found["p_at_5"] >= 0
+
+
+def test_a_run_says_what_size_its_views_have(tiny, tmp_path, capsys):
+    run_program(f"ncl.py {tiny} --epochs 1 --out", tmp_path / "run")
+    text = "240 training images of 32 × 32 pixels, views of 16 × 16 (--image-size)"
+    assert text in capsys.readouterr().out
+
+
+def test_a_run_explains_its_columns(tiny, tmp_path, capsys):
+    run_program(f"ncl.py {tiny} --epochs 1 --out", tmp_path / "run")
+    assert f"{common.LEGEND}\n{interpret.LEGEND}" in capsys.readouterr().out
+
+
+def test_help_explains_the_columns():
+    text = importlib.import_module("ncl").parser().format_help()
+    assert f"{common.LEGEND}\n{interpret.LEGEND}" in text
+
+
+def test_help_is_printed_where_letters_lack():
+    narrow = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, ROOT / "simclr.py", "--help"]
+    done = subprocess.run(command, env=narrow, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_epoch_of_empty_images_is_warned_of(tiny, tmp_path, monkeypatch, capsys):
+    health = common.health
+
+    def empty(z):
+        return health(z) | {"empty": torch.tensor(0.9)}
+
+    monkeypatch.setattr(common, "health", empty)
+    run_program(f"ncl.py {tiny} --epochs 1 --out", tmp_path / "run")
+    warning = "epoch 1: 90% of the images have no active dimension"
+    assert warning in capsys.readouterr().err
 
 
 def test_a_line_of_an_epoch_says_how_far_it_is(tiny, tmp_path, capsys):
@@ -6019,7 +6089,7 @@ REFUSED_FLAGS = {
     "simclr.py --blur 1.5": "1.5; it must be ≥ 0 and ≤ 1",
     "simclr.py --lr nan": "nan; it must be > 0 and < inf",
     "simclr.py --epochs many": "invalid int value: 'many'",
-    "simclr.py --batch-size 241": "241: at most 240 images",
+    "simclr.py --batch-size 241": "add --batch-size 64",
     "ncl.py --activation tanh": "invalid choice: 'tanh'",
     "ncl.py --topk 300": "embedding has 256 dimensions",
     "sparsehead.py --head none": "--head none has no linear layer",
@@ -6033,18 +6103,18 @@ REFUSED_FLAGS = {
 }
 REFUSED_RUNS = {
     "simclr.py --out {ncl}": "is taken",
-    "simclr.py --resume nowhere": "nowhere is no run",
+    "simclr.py --resume nowhere": "nowhere is no run: there is no nowhere/config.json",
     "simclr.py --resume {simclr} --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
     "ncl.py --resume {ncl} --epochs 2": "has trained 3 already",
     "ncl.py --resume {ncl} --out no": "it without --out",
-    "ncl.py --eval-only {simclr}/checkpoint.pt": "another program",
+    "ncl.py --eval-only {simclr}": "is a run of simclr.py, not of ncl.py",
     "simclr.py --eval-only {simclr}/checkpoint.pt --head-out 32": "does not fit these settings",
-    "sae.py {ncl} --resume {ncl}": "another program",
+    "sae.py {ncl} --resume {ncl}": "is a run of ncl.py, not of sae.py",
 }
 REFUSED_PROGRAMS = {
     "sae.py .": "is no run of an image method",
     "sae.py --epochs 1": "whose features?",
-    "sae.py {ncl} --batch-size 300": "300: at most 240 images",
+    "sae.py {ncl} --batch-size 300": "add --batch-size 64",
     "sae.py {ncl} --batch-size 60 --topk 300": "300: there are 256 units",
     "look.py .": "not the folder of a run",
     "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; tiny has 10",
@@ -6101,7 +6171,24 @@ def test_a_run_of_an_older_version_is_refused(runs, tmp_path, monkeypatch):
     settings = json.loads((runs / "simclr" / "config.json").read_text())
     del settings["warmup"]
     Path("config.json").write_text(json.dumps(settings))
-    assert "an older version made it" in refusal("simclr.py --resume .")
+    message = refusal("simclr.py --resume .")
+    assert ". does not say warmup: an older version of simclr.py made it" in message
+
+
+def test_an_evaluation_is_not_resumed(evaluated):
+    folder, *_ = evaluated["simclr"]
+    assert "is an evaluation, not a training" in refusal("simclr.py --resume", folder)
+
+
+def test_a_damaged_config_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{")
+    assert "its config.json is damaged (JSONDecodeError" in refusal("ncl.py --resume", tmp_path)
+
+
+def test_a_device_is_refused_in_a_sentence(tmp_path):
+    message = refusal("ncl.py --device xpu:99 --out", tmp_path / "run")
+    assert "--device xpu:99 is not there" in message
+    assert len(message) < 200
 
 
 class Bomb:
@@ -6163,6 +6250,109 @@ def test_a_finished_run_may_grow(killed):
     lines = records(run)
     assert lines[:10] == records(one)[:10]
     assert [line.get("epoch") for line in lines[10:]] == [11, None]
+
+
+class Interrupted:
+    """Ctrl-C in the given step of a training, counted from 1."""
+
+    def __init__(self, monkeypatch, step):
+        self.steps = 0
+        self.last = step
+        self.health = common.health  # which every method calls once in a step
+        monkeypatch.setattr(common, "health", self)
+
+    def __call__(self, z):
+        self.steps += 1
+        if self.steps == self.last:
+            raise KeyboardInterrupt
+        return self.health(z)
+
+
+@pytest.fixture
+def stopped(tiny, tmp_path, monkeypatch, capsys):
+    """A run of 3 epochs that Ctrl-C ended in epoch 3, and what it said: code and message."""
+    monkeypatch.setattr(signal, "signal", mock.Mock())
+    with monkeypatch.context() as patch:
+        Interrupted(patch, step=10)
+        with pytest.raises(SystemExit) as stop:
+            run_program(f"bayesncl.py {tiny} --checkpoint-every 9 --out", tmp_path / "run")
+    return tmp_path / "run", stop.value.code, capsys.readouterr().err
+
+
+def test_ctrl_c_saves_the_epochs_that_are_done(stopped):
+    run, *_ = stopped
+    assert common.load_checkpoint(run / "checkpoint.pt")["epochs"] == 2
+    assert len(records(run)) == 2
+
+
+def test_ctrl_c_says_how_to_go_on(stopped):
+    run, code, message = stopped
+    assert code == 130
+    assert "stopped after epoch 2 of 3; go on: python " in message
+    assert message.endswith(f" --resume {run}\n")
+
+
+def test_a_run_goes_on_after_ctrl_c_to_the_same_numbers(stopped, tiny, tmp_path, capsys):
+    run, *_ = stopped
+    run_program("bayesncl.py --resume", run)
+    assert "goes on after epoch 2" in capsys.readouterr().out
+    run_program(f"bayesncl.py {tiny} --out", tmp_path / "whole")
+    assert records(run) == records(tmp_path / "whole")
+
+
+def test_ctrl_c_in_the_first_epoch_leaves_a_run(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(signal, "signal", mock.Mock())
+    Interrupted(monkeypatch, step=2)
+    with pytest.raises(SystemExit):
+        run_program(f"ncl.py {tiny} --out", tmp_path / "run")
+    assert "stopped after epoch 0 of 3" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "checkpoint.pt").exists()
+
+
+def test_ctrl_c_ends_an_evaluation_in_a_line(runs, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(signal, "signal", mock.Mock())
+    monkeypatch.setattr(common, "evaluate", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(SystemExit):
+        run_program("ncl.py --eval-only", runs / "ncl", "--out", tmp_path / "run")
+    assert capsys.readouterr().err.endswith(": stopped before its end\n")
+
+
+@pytest.mark.slow
+def test_ctrl_c_saves_a_run_of_two_processes(tiny, tmp_path):
+    flags = f"{tiny} --epochs 10000 --checkpoint-every 10000 --out {tmp_path / 'run'}"
+    torchrun = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node=2"
+    command = shlex.split(f"{torchrun} {ROOT / 'ncl.py'} {flags}")
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    log = tmp_path / "run" / "metrics.jsonl"
+    while process.poll() is None and not (log.exists() and len(records(tmp_path / "run")) > 1):
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, message = process.communicate()
+    done = common.load_checkpoint(tmp_path / "run" / "checkpoint.pt")["epochs"]
+    assert f"stopped after epoch {done} of 10000; go on: torchrun --nproc_per_node=2" in message
+    assert message.count("ncl.py: ") == 1
+
+
+@pytest.mark.parametrize(
+    "every, done, seconds, due",
+    [
+        (None, 1, 0.9, False),
+        (None, 1, 1.0, True),
+        (None, 9, 0.0, True),
+        (2, 3, 99.0, False),
+        (2, 4, 0.0, True),
+        (2, 9, 0.0, True),
+    ],
+    ids=["dear", "cheap", "last", "odd", "even", "last of two"],
+)
+def test_checkpoints_cost_one_percent_of_the_time(every, done, seconds, due):
+    run = object.__new__(common.Run)
+    run.args = argparse.Namespace(epochs=9, checkpoint_every=every)
+    run.epochs = done
+    run.seconds = 5 + seconds
+    run.saved_seconds = 5
+    run.write_seconds = 0.01
+    assert run.is_due() == due
 
 
 @pytest.fixture
@@ -6227,10 +6417,21 @@ def test_a_full_disk_leaves_the_old_checkpoint(files):
     good = path.read_bytes()
     before = set(files.iterdir())
     (files / "checkpoint.pt.tmp").symlink_to("/dev/full")
-    with pytest.raises(common.BadInput, match="disk full"), common.replacing(path) as file:
+    with pytest.raises(common.BadInput, match="No space left"), common.replacing(path) as file:
         torch.save(torch.zeros(100_000), file)
     assert path.read_bytes() == good
     assert set(files.iterdir()) == before
+
+
+def test_a_file_that_cannot_be_written_says_why(tmp_path):
+    with pytest.raises(common.BadInput, match=r"written \(No such file or directory\)"):
+        common.write_json(tmp_path / "nowhere" / "file.json", {})
+
+
+def test_what_interrupts_a_writing_leaves_no_trace(tmp_path):
+    with pytest.raises(KeyboardInterrupt), common.replacing(tmp_path / "file"):
+        raise KeyboardInterrupt
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, monkeypatch, capsys):
