@@ -2978,6 +2978,96 @@ def unit(z):
     return z / z.norm(dim=1, keepdim=True)
 
 
+# --------------------------------------------------------------------------------- recorded values
+# What losses, gates, views, weights and optimiser gave when the quoted runs were made: whoever
+# rewrites one of them learns here whether the same seed still gives the same training.
+def numbers(seed, *shape):
+    """The same normal numbers on every machine."""
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape)).float()
+
+
+def fingerprint(x):
+    """One number that changes with any entry and with their order."""
+    x = x.detach().double().flatten()
+    weights = 1 + torch.arange(len(x), dtype=torch.float64).cos()
+    return (x * weights).mean().item()
+
+
+Z1 = numbers(1, 16, 8)
+Z2 = numbers(2, 16, 8)
+LOGITS = numbers(3, 16, 8)
+
+
+def of_rep_relu():
+    z = Z1.clone().requires_grad_()
+    activated = ncl.rep_relu(z)
+    (slope,) = torch.autograd.grad(activated.square().sum() + activated.sum(), z)
+    return torch.stack([activated, slope])
+
+
+def of_gate(kind):
+    return bayesncl.gate(LOGITS, kind, training=True)[0]
+
+
+def of_views():
+    images = torch.arange(16 * 3 * 12 * 12).remainder(251).view(16, 3, 12, 12).to(torch.uint8)
+    return torch.stack(common.two_views(images, 8))
+
+
+def of_weights():
+    backbone, _ = common.resnet("resnet8", 32)
+    return torch.cat([weight.flatten() for weight in backbone.parameters()])
+
+
+def of_optimizer(kind):
+    """A weight after three steps on ‖w + 1‖²."""
+    weight = LOGITS.clone().requires_grad_()
+    optimizer = common.OPTIMIZERS[kind]([weight], lr=0.1, weight_decay=0.01)
+    for step in range(3):
+        common.set_lr(optimizer, common.lr_at(step, 4, warmup=1))
+        optimizer.zero_grad()
+        (weight + 1).square().sum().backward()
+        optimizer.step()
+    return weight
+
+
+def of_lpjepa():
+    target = lpjepa.rectified_samples(torch.sigmoid(LOGITS), mu=-1.0)
+    return lpjepa.sliced_wasserstein(Z1, target, F.normalize(Z2, dim=1))
+
+
+RECORDED = {
+    "nt_xent": (simclr.nt_xent, Z1, Z2, 0.2, 8.57833),
+    "spectral_loss": (ncl.spectral_loss, Z1, Z2, 11.0391),
+    "rep_relu": (of_rep_relu, 0.757395),
+    "bernoulli_kl": (bayesncl.bernoulli_kl, torch.sigmoid(LOGITS), 0.8, 5.23508),
+    "gate ste": (of_gate, "ste", 0.441271),
+    "gate gumbel": (of_gate, "gumbel", 0.554473),
+    "gate logistic": (of_gate, "logistic", 0.471688),
+    "byol": (sparsehead.byol_loss, Z1, Z2, 3.57889),
+    "barlow": (sparsehead.barlow_loss, Z1, Z2, 13.0973),
+    "vicreg": (sparsehead.vicreg_loss, Z1, Z2, 83.7619),
+    "swav": (sparsehead.swav_loss, Z1, Z2, LOGITS, 11.8629),
+    "hsic": (sparsehead.hsic_loss, Z1, Z2, 0.602411),
+    "l21_norm": (sparsehead.l21_norm, LOGITS, 67.0115),
+    "simsiam": (simsiam.negative_cosine, Z1, Z2, -0.210555),
+    "class_scores": (nce.class_scores, Z1, LOGITS, -0.0701113),
+    "info_nce": (mmncl.info_nce, Z1, Z2, 0.2, 6.96525),
+    "lpjepa": (of_lpjepa, 1.60623),
+    "views": (of_views, -0.185183),
+    "weights": (of_weights, 0.00409854),
+    "lars": (of_optimizer, "lars", -0.23754),
+    "sgd": (of_optimizer, "sgd", -0.8255),
+    "adam": (of_optimizer, "adam", -0.290004),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_a_recorded_value_stays(name):
+    function, *inputs, recorded = RECORDED[name]
+    assert fingerprint(function(*inputs)) == pytest.approx(recorded, rel=1e-4)
+
+
 # ------------------------------------------------------------------------ losses, written as loops
 N_PAIRS, N_FEATURES = 7, 5
 NCE_LABELS = torch.arange(N_PAIRS) % 3
