@@ -66,6 +66,12 @@ class Entries:
     def shape(self):
         return self.N, self.K
 
+    def take(self, places):
+        """The entries at these places alone, in their order; or those where a mask is True."""
+        images = self.images[places]
+        dims = self.dims[places]
+        return Entries(images, dims, self.values[places], self.N, self.K)
+
 
 @dataclasses.dataclass
 class Activations:
@@ -85,6 +91,10 @@ class Activations:
         return len(self.start) - 1
 
     @property
+    def shape(self):
+        return self.N, self.K
+
+    @property
     def n(self):
         """The number of images that each dimension is active on, (K,)."""
         return np.diff(self.start)
@@ -97,43 +107,53 @@ class Activations:
     @property
     def ranks(self):
         """The place of each entry in its dimension's list, from 0, (nnz,)."""
-        return np.arange(len(self.images)) - np.repeat(self.start[:-1], self.n)
+        first = np.repeat(self.start[:-1], self.n)  # the first entry of the same list
+        return np.arange(len(self.images)) - first
 
     def part(self, first, last):
-        """The dimensions first, ..., last - 1 alone."""
+        """The dimensions first, ..., last - 1 alone, as far as there are any."""
         start = self.start[first : last + 1]
         entries = slice(start[0], start[-1])
-        return Activations(self.images[entries], self.values[entries], start - start[0], self.N)
+        images = self.images[entries]
+        return Activations(images, self.values[entries], start - start[0], self.N)
 
     def name(self, k):
         """What dimension k is called: its number, of halves with a sign."""
         if not self.halves:
             return str(k)
-        sign, number = divmod(k, self.K // 2)
-        return f"{'+-'[sign]}{number}"
+        whole = self.K // 2
+        if k < whole:
+            return f"+{k}"
+        return f"-{k - whole}"
+
+
+def starts(n: np.ndarray) -> np.ndarray:
+    """Where lists of n (K,) entries in a row begin, and where the last one ends: (K + 1,)."""
+    return np.concatenate([[0], np.cumsum(n)])
 
 
 def lists(entries: Entries) -> Activations:
     """Sort entries by dimension, and within a dimension the strongest first."""
     order = np.lexsort((-entries.values, entries.dims))
-    n = np.bincount(entries.dims, minlength=entries.K)
-    start = np.concatenate([[0], np.cumsum(n)])
     values = entries.values[order].astype(np.float32)
-    return Activations(entries.images[order], values, start, entries.N)
+    n = np.bincount(entries.dims, minlength=entries.K)
+    return Activations(entries.images[order], values, starts(n), entries.N)
 
 
 def unit_rows(z: np.ndarray) -> np.ndarray:
     """Rows of z (N, K) in float32, each divided by its norm; rows of zeros stay."""
-    return F.normalize(torch.from_numpy(np.asarray(z, np.float32))).numpy()
+    rows = torch.from_numpy(np.asarray(z, np.float32))
+    return F.normalize(rows).numpy()
 
 
 def entries_of(z: np.ndarray | Entries) -> Entries:
     """The active entries of z (N, K), with their signs, in rows of norm 1."""
     if isinstance(z, Entries):
-        norms = np.sqrt(np.bincount(z.images, np.square(z.values, dtype=np.float64), z.N))
-        values = z.values / norms[z.images].clip(1e-12)
-        active = np.abs(values) > ACTIVE
-        return Entries(z.images[active], z.dims[active], values[active], z.N, z.K)
+        norms = np.bincount(z.images, np.square(z.values, dtype=np.float64), z.N)
+        norms = np.sqrt(norms).clip(1e-12)  # (N,)
+        values = z.values / norms[z.images]
+        unit = dataclasses.replace(z, values=values)
+        return unit.take(np.abs(values) > ACTIVE)
     z = unit_rows(z)
     images, dims = np.nonzero(np.abs(z) > ACTIVE)
     return Entries(images, dims, z[images, dims], *z.shape)
@@ -142,12 +162,16 @@ def entries_of(z: np.ndarray | Entries) -> Entries:
 def nonzero(z: np.ndarray | Entries) -> Activations:
     """Each dimension of z (N, K), active where it is not 0 ([NCL])."""
     entries = entries_of(z)
-    return lists(dataclasses.replace(entries, values=np.abs(entries.values)))
+    sizes = np.abs(entries.values)
+    return lists(dataclasses.replace(entries, values=sizes))
 
 
 def has_signs(z: np.ndarray | Entries) -> bool:
     """Whether any active entry of z is negative."""
-    values = entries_of(z).values if isinstance(z, Entries) else unit_rows(z)
+    if isinstance(z, Entries):
+        values = entries_of(z).values
+    else:
+        values = unit_rows(z)
     return bool((values < -ACTIVE).any())
 
 
@@ -158,18 +182,19 @@ def top_share(z: np.ndarray | Entries, share: float, halves: bool) -> Activation
     where the dimension has its least value (of a sparse z: 0). Ties at the end go at random.
     """
     if not is_dense(z):
-        return strongest(lists(by_sign(entries_of(z), halves)), share, halves)
+        entries = by_sign(entries_of(z), halves)
+        return strongest(lists(entries), share, halves)
     N = z.shape[0]
     order = np.random.default_rng(0).permutation(N)  # so that ties are not in the file's order
-    columns = torch.from_numpy(unit_rows(z)[order]).T.contiguous()  # (K, N)
+    columns = torch.from_numpy(unit_rows(z)[order])
+    columns = columns.T.contiguous()  # (K, N)
     if halves:
         columns = torch.cat([columns, -columns])
     values, places = columns.topk(count_of(share, N))  # (K or 2K, n), the strongest first
     kept = (values > columns.amin(1, keepdim=True)).numpy()
-    start = np.concatenate([[0], np.cumsum(kept.sum(1))])
     images = order[places.numpy()[kept]]
     values = values.numpy()[kept].clip(1e-12)  # one that is always negative has no strength in +k
-    return Activations(images, values, start, N, halves)
+    return Activations(images, values, starts(kept.sum(1)), N, halves)
 
 
 def count_of(share: float, N: int) -> int:
@@ -180,18 +205,17 @@ def count_of(share: float, N: int) -> int:
 def by_sign(entries: Entries, halves: bool) -> Entries:
     """The positive entries (N, K); with `halves` (N, 2K), the sizes of the negative ones behind."""
     if not halves:
-        kept = entries.values > 0
-        images, dims = entries.images[kept], entries.dims[kept]
-        return Entries(images, dims, entries.values[kept], entries.N, entries.K)
-    dims = entries.dims + entries.K * (entries.values < 0)
-    return Entries(entries.images, dims, np.abs(entries.values), entries.N, 2 * entries.K)
+        return entries.take(entries.values > 0)
+    dims = np.where(entries.values < 0, entries.dims + entries.K, entries.dims)
+    sizes = np.abs(entries.values)
+    return Entries(entries.images, dims, sizes, entries.N, 2 * entries.K)
 
 
 def strongest(a: Activations, share: float, halves: bool) -> Activations:
     """Of each dimension's images the strongest, at most a share of all N."""
-    kept = a.ranks < count_of(share, a.N)
-    n = a.n.clip(max=count_of(share, a.N))
-    start = np.concatenate([[0], np.cumsum(n)])
+    most = count_of(share, a.N)
+    kept = a.ranks < most
+    start = starts(a.n.clip(max=most))
     return Activations(a.images[kept], a.values[kept], start, a.N, halves)
 
 
@@ -199,7 +223,8 @@ def is_dense(z: np.ndarray | Entries) -> bool:
     """Whether most entries of z (N, K) are active."""
     if isinstance(z, Entries):
         return len(entries_of(z).values) > DENSE * z.N * z.K
-    return (np.abs(unit_rows(z)) > ACTIVE).mean() > DENSE
+    active = np.abs(unit_rows(z)) > ACTIVE
+    return active.mean() > DENSE
 
 
 # --------------------------------------------------- what a dimension says about labels: counts
@@ -233,8 +258,10 @@ def information(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     share = counts.sum(0) / N
     of_activity = surprise(share) + surprise(1 - share)
     of_label = surprise(sizes / N).sum()
-    together = surprise(counts / N) + surprise((sizes[:, None] - counts) / N)
-    return of_activity + of_label - together.sum(0)
+    active = surprise(counts / N)  # (C, K)
+    inactive = surprise((sizes[:, None] - counts) / N)
+    together = (active + inactive).sum(0)
+    return of_activity + of_label - together
 
 
 def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -244,7 +271,8 @@ def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     Epps, Bailey 2010, who ask it of two clusterings).
     """
     N = sizes.sum()
-    log_factorial = np.concatenate([[0], np.cumsum(np.log(np.arange(1, N + 1)))])
+    logs = np.log(np.arange(1, N + 1))
+    log_factorial = np.concatenate([[0], np.cumsum(logs)])
 
     def log_choose(total, chosen):
         inside = (chosen >= 0) & (chosen <= total)
@@ -254,14 +282,17 @@ def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
     different, inverse = np.unique(n, return_inverse=True)
     together = np.zeros(len(different))
-    for size, times in zip(*np.unique(sizes, return_counts=True)):
+    different_sizes, classes = np.unique(sizes, return_counts=True)
+    for size, times in zip(different_sizes, classes):
         i = np.arange(size + 1)  # active images of a class of this size
         cells = surprise(i / N) + surprise((size - i) / N)
         width = max(1, CELLS // len(i))
         for first in range(0, len(different), width):
             some = different[first : first + width, None]
-            log_p = log_choose(size, i) + log_choose(N - size, some - i) - log_choose(N, some)
-            together[first : first + width] += times * (np.exp(log_p) @ cells)
+            log_inside = log_choose(size, i)
+            log_outside = log_choose(N - size, some - i)
+            p = np.exp(log_inside + log_outside - log_choose(N, some))  # (width, size + 1)
+            together[first : first + width] += times * (p @ cells)
     share = different / N
     of_activity = surprise(share) + surprise(1 - share)
     of_label = surprise(sizes / N).sum()
@@ -292,18 +323,26 @@ def average_precision(a: Activations, y: np.ndarray, wanted: np.ndarray) -> np.n
     sum over ranks r of precision(r) * (recall(r) - recall(r - 1)). Images of equal activation
     count at once, as in scikit-learn; so do, at the end, those that the dimension is not active on.
     """
-    sizes = np.bincount(y, minlength=wanted.max() + 1)[wanted]  # (K,)
+    class_sizes = np.bincount(y, minlength=wanted.max() + 1)
+    sizes = class_sizes[wanted]  # (K,)
     dims = a.dims
     hit = y[a.images] == wanted[dims]  # (nnz,)
-    hits = np.concatenate([[0], np.cumsum(hit)])
-    seen = hits[1:] - hits[a.start[:-1]][dims]  # hits in the dimension's list up to each entry
-    last_of_tie = np.append((a.values[1:] != a.values[:-1]) | (dims[1:] != dims[:-1]), True)
-    last_of_tie = last_of_tie[: len(dims)]
-    tie = np.cumsum(last_of_tie) - last_of_tie  # the number of each entry's group of equal ones
+    hits = np.concatenate([[0], np.cumsum(hit)])  # among the first 0, 1, ..., nnz entries
+    before = hits[a.start[:-1]]  # hits in the lists of the dimensions before, (K,)
+    listed = hits[a.start[1:]] - before  # hits in the dimension's list
+    seen = hits[1:] - before[dims]  # hits in the dimension's list up to each entry
+
+    # A tie is a group of equal entries of one list; each of its hits counts at the tie's end.
+    other_value = a.values[1:] != a.values[:-1]
+    other_list = dims[1:] != dims[:-1]
+    last_of_tie = np.ones(len(dims), bool)
+    last_of_tie[:-1] = other_value | other_list
+    tie = np.cumsum(last_of_tie) - last_of_tie  # the number of each entry's tie, from 0
     end = np.flatnonzero(last_of_tie)[tie]
     precision = seen[end] / (a.ranks[end] + 1)
     found = np.bincount(dims, hit * precision, a.K)
-    missed = sizes - (hits[a.start[1:]] - hits[a.start[:-1]])
+
+    missed = sizes - listed
     at_the_end = sizes / a.N  # precision where all images are found, these among them
     return (found + missed * at_the_end) / sizes
 
@@ -317,7 +356,8 @@ def random_consistency(y: np.ndarray, orders=200) -> np.ndarray:
     nth = n - np.repeat(first_of_class, sizes)  # 1, 2, ... in each class, the classes in a row
     result = np.empty((orders, len(y)), np.float32)
     for row in result:
-        shuffled = y[torch.randperm(len(y), generator=draw).numpy()]
+        order = torch.randperm(len(y), generator=draw)
+        shuffled = y[order.numpy()]
         by_class = np.argsort(shuffled, kind="stable")
         so_far = np.empty(len(y), np.int64)
         so_far[by_class] = nth  # how many images of its class an image completes
@@ -330,28 +370,28 @@ def label_columns(a: Activations, y: np.ndarray, sizes: np.ndarray) -> dict[str,
     counts = class_counts(a, y, len(sizes))
     mass = class_counts(a, y, len(sizes), a.values)
     f1 = f1_scores(counts, sizes)
-    return {
-        "class": counts.argmax(0),
-        "cons": consistency(counts),
-        "entropy": semantic_entropy(mass),
-        "information": information(counts, sizes),
-        "best": f1.argmax(0),
-        "f1": f1.max(0),
-        "phi": matthews(counts, sizes).max(0),
-    }
+    columns = {}
+    columns["class"] = counts.argmax(0)
+    columns["cons"] = consistency(counts)
+    columns["entropy"] = semantic_entropy(mass)
+    columns["information"] = information(counts, sizes)
+    columns["best"] = f1.argmax(0)
+    columns["f1"] = f1.max(0)
+    columns["phi"] = matthews(counts, sizes).max(0)
+    return columns
 
 
-def in_parts(function, a: Activations, *more, cells: int) -> dict[str, np.ndarray]:
-    """Columns that function(part of a, ...) gives of a few dimensions at a time, joined.
-
-    cells: numbers that it holds for one dimension.
-    """
-    width = max(1, CELLS // cells)
+def in_parts(a: Activations, y: np.ndarray, sizes: np.ndarray) -> dict[str, np.ndarray]:
+    """label_columns of a few dimensions at a time, joined."""
+    width = max(1, CELLS // len(sizes))
     parts = []
     for first in range(0, a.K, width):
-        part = a.part(first, min(first + width, a.K))
-        parts.append(function(part, *more))
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        part = a.part(first, first + width)
+        parts.append(label_columns(part, y, sizes))
+    columns = {}
+    for name in parts[0]:
+        columns[name] = np.concatenate([part[name] for part in parts])
+    return columns
 
 
 def of_label(a: Activations, y: np.ndarray, chance: np.ndarray) -> dict[str, np.ndarray]:
@@ -372,11 +412,12 @@ def of_label(a: Activations, y: np.ndarray, chance: np.ndarray) -> dict[str, np.
     sizes = np.bincount(y)
     dead = a.n == 0
     with np.errstate(divide="ignore", invalid="ignore"):
-        columns = in_parts(label_columns, a, y, sizes, cells=len(sizes))
-        by_chance = np.where(dead, np.nan, chance[a.n.clip(1) - 1])
-        columns["chance"] = by_chance
-        columns["adjusted"] = (columns["cons"] - by_chance) / (1 - by_chance).clip(1e-9)
-    nats = columns.pop("information") - expected_information(a.n, sizes)
+        columns = in_parts(a, y, sizes)
+    by_chance = np.where(dead, np.nan, chance[a.n.clip(1) - 1])
+    above = columns["cons"] - by_chance
+    columns["chance"] = by_chance
+    columns["adjusted"] = above / (1 - by_chance).clip(1e-9)
+    nats = columns["information"] - expected_information(a.n, sizes)
     columns["bits"] = nats / math.log(2)
     columns["ap"] = average_precision(a, y, columns["best"])
     for name in "class", "best", "f1", "phi", "ap":
@@ -391,6 +432,19 @@ def random_half(N: int) -> np.ndarray:
     return np.random.default_rng(0).permutation(N) % 2 == 1
 
 
+def f1_among(a: Activations, y: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """F1 of "active" as a test for each class, (C, K), among the images that are `chosen` (N,).
+
+    0 where neither the class nor the dimension has an image among them.
+    """
+    C = y.max() + 1
+    counts = class_counts(a, y, C, chosen[a.images])
+    sizes = np.bincount(y[chosen], minlength=C)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        f1 = f1_scores(counts, sizes)
+    return np.nan_to_num(f1)
+
+
 def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     """How well a single dimension tells each class: F1, (C,).
 
@@ -400,24 +454,19 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     C = y.max() + 1
     classes = np.arange(C)
     half = random_half(a.N)
-    sizes = [np.bincount(y[half == side], minlength=C) for side in (False, True)]
     chosen = np.full((2, C), -1.0)  # the largest F1 on the half that chooses
     judged = np.zeros((2, C))  # and that dimension's on the other
     width = max(1, CELLS // C)
     for first in range(0, a.K, width):
-        part = a.part(first, min(first + width, a.K))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            f1 = [
-                f1_scores(class_counts(part, y, C, half[part.images] == side), sizes[side])
-                for side in (False, True)
-            ]
-        f1 = np.nan_to_num(f1)  # (2, C, width)
+        part = a.part(first, first + width)
+        f1 = [f1_among(part, y, ~half), f1_among(part, y, half)]  # (C, width) of each half
         for one, other in ((0, 1), (1, 0)):  # the half that chooses, the half that judges
             best = f1[one].argmax(1)  # (C,)
-            value = f1[one][classes, best]
-            better = value > chosen[one]
-            chosen[one][better] = value[better]
-            judged[one][better] = f1[other][classes, best][better]
+            here = f1[one][classes, best]
+            there = f1[other][classes, best]
+            better = here > chosen[one]
+            chosen[one] = np.where(better, here, chosen[one])
+            judged[one] = np.where(better, there, judged[one])
     return judged.mean(0)
 
 
@@ -430,27 +479,33 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     None where that would be less than an image for each class. z: (N, K); y: (N,), 0 to C - 1.
     """
     C = y.max() + 1
-    most = max(PROBES)
-    half = random_half(len(y))
     enough = probe_images(len(y), C)
     if enough < C:
         return dict.fromkeys(PROBES)
-    random = np.random.default_rng(1).permutation(len(y))
-    train, test = random[half[random]][:enough], random[~half[random]][:enough]
+    order = np.random.default_rng(1).permutation(len(y))
+    half = random_half(len(y))[order]
+    train = order[half][:enough]
+    test = order[~half][:enough]
 
-    chosen = telling_dimensions(z, y, train, most)  # (C, most)
+    chosen = telling_dimensions(z, y, train, max(PROBES))  # (C, most)
     distinct, where = np.unique(chosen, return_inverse=True)
-    values = torch.from_numpy(read_block(z, np.concatenate([train, test]), distinct))
+    images = np.concatenate([train, test])
+    values = torch.from_numpy(read_block(z, images, distinct))
     fitted = values[: len(train)]  # (train, distinct)
-    values = (values - fitted.mean(0)) / fitted.std(0).clamp(min=1e-6)
+    scale = fitted.std(0).clamp(min=1e-6)
+    values = (values - fitted.mean(0)) / scale
+
     of_each = values[:, where.reshape(chosen.shape)]  # (train + test, C, most)
     of_each = of_each.permute(1, 0, 2)
-    x_train, x_test = of_each[:, : len(train)], of_each[:, len(train) :]
-    y_train, y_test = torch.from_numpy(y[train]), torch.from_numpy(y[test])
+    x_train = of_each[:, : len(train)]
+    x_test = of_each[:, len(train) :]
+    y_train = torch.from_numpy(y[train])
+    y_test = torch.from_numpy(y[test])
     accuracy = {}
     for k in PROBES:
         weights = fit_each_class(x_train[..., :k].contiguous(), y_train)
-        answers = x_test[..., :k] @ weights[:, :-1] + weights[:, -1:]  # (C, n, 1)
+        bias = weights[:, -1:]
+        answers = x_test[..., :k] @ weights[:, :-1] + bias  # (C, n, 1)
         right = answers[..., 0].argmax(0) == y_test
         accuracy[k] = 100 * right.float().mean().item()
     return accuracy
@@ -467,26 +522,32 @@ def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.nda
     z: (N, K) or Activations; y: (N,); the means are of the images `among` these.
     """
     C = y.max() + 1
-    K = z.K if isinstance(z, Activations) else z.shape[1]
+    K = z.shape[1]
     sizes = np.bincount(y[among], minlength=C)[:, None]
+    others = len(among) - sizes
     one_hot = np.eye(C, dtype=np.float32)[y[among]]  # (n, C)
     counted = np.isin(np.arange(len(y)), among)
-    best, dims = np.empty((C, 0)), np.empty((C, 0), np.int64)
+    best = np.empty((C, 0))  # the largest differences so far
+    dims = np.empty((C, 0), np.int64)  # and whose they are
     width = max(1, CELLS // C)
     for first in range(0, K, width):
-        last = min(first + width, K)
         if isinstance(z, Activations):
-            part = z.part(first, last)
-            sums = class_counts(part, y, C, part.values * counted[part.images])  # (C, width)
+            part = z.part(first, first + width)
+            values = part.values * counted[part.images]
+            sums = class_counts(part, y, C, values)  # (C, width)
         else:
-            sums = one_hot.T @ z[among, first:last]
+            sums = one_hot.T @ z[among, first : first + width]
         of_class = sums / sizes.clip(1)
-        of_rest = (sums.sum(0) - sums) / (len(among) - sizes).clip(1)
-        new = np.broadcast_to(np.arange(first, last), sums.shape)
-        best = np.concatenate([best, np.abs(of_class - of_rest)], axis=1)
-        dims = np.concatenate([dims, new], axis=1)
-        order = torch.from_numpy(best).topk(min(most, best.shape[1])).indices.numpy()
-        best, dims = np.take_along_axis(best, order, 1), np.take_along_axis(dims, order, 1)
+        of_rest = (sums.sum(0) - sums) / others.clip(1)
+        difference = np.abs(of_class - of_rest)
+        own = first + np.arange(sums.shape[1])  # the numbers of these dimensions
+        best = np.concatenate([best, difference], axis=1)
+        dims = np.concatenate([dims, np.broadcast_to(own, sums.shape)], axis=1)
+
+        kept = min(most, best.shape[1])
+        order = torch.from_numpy(best).topk(kept).indices.numpy()
+        best = np.take_along_axis(best, order, 1)
+        dims = np.take_along_axis(dims, order, 1)
     return dims
 
 
@@ -499,7 +560,8 @@ def read_block(z: np.ndarray | Activations, images: np.ndarray, dims: np.ndarray
     block = np.zeros((len(images) + 1, len(dims)), np.float32)
     for i, k in enumerate(dims):
         entries = slice(z.start[k], z.start[k + 1])
-        block[row[z.images[entries]], i] = z.values[entries]
+        rows = row[z.images[entries]]
+        block[rows, i] = z.values[entries]
     return block[:-1]
 
 
@@ -511,14 +573,16 @@ def fit_each_class(x: Tensor, y: Tensor, l2=1e-3, steps=10) -> Tensor:
     """
     C, n, k = x.shape
     x = F.pad(x, (0, 1), value=1.0)  # (C, n, k + 1)
-    wanted = F.one_hot(y, C).T.to(x.dtype)[..., None]  # (C, n, 1)
+    wanted = F.one_hot(y, C).T.to(x.dtype)
+    wanted = wanted[..., None]  # (C, n, 1)
     penalty = torch.full((k + 1, 1), l2, dtype=x.dtype)
     penalty[-1] = 1e-6  # next to none for the bias
     weights = torch.zeros(C, k + 1, 1, dtype=x.dtype)
     for _ in range(steps):
         p = torch.sigmoid(x @ weights)  # (C, n, 1)
         gradient = x.mT @ (p - wanted) / n + penalty * weights
-        hessian = x.mT @ (x * p * (1 - p)) / n + penalty[:, 0].diag()
+        curved = x * p * (1 - p)
+        hessian = x.mT @ curved / n + penalty[:, 0].diag()
         weights = weights - torch.linalg.solve(hessian, gradient)
     return weights
 
@@ -533,13 +597,17 @@ def sparse_matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, sha
 
 def scaled(a: Activations) -> np.ndarray:
     """Values (nnz,) such that each dimension's go from 0, of all N images, to 1."""
-    least = np.zeros(a.K)
-    everywhere = a.n == a.N  # else the images it is not active on have the least, 0
-    least[everywhere] = a.values[a.start[1:][everywhere] - 1]
+    least = np.zeros(a.K)  # an image that a dimension is not active on has 0
+    everywhere = a.n == a.N
+    last = a.start[1:] - 1
+    least[everywhere] = a.values[last[everywhere]]
     largest = np.ones(a.K)
-    largest[a.n > 0] = a.values[a.start[:-1][a.n > 0]]
+    live = a.n > 0
+    first = a.start[:-1]
+    largest[live] = a.values[first[live]]
+    span = largest - least
     with np.errstate(invalid="ignore"):  # a dimension that is equal on all images has no scale
-        return (a.values - least[a.dims]) / (largest - least)[a.dims]
+        return (a.values - least[a.dims]) / span[a.dims]
 
 
 def mean_cosine(weights: Tensor, squares: Tensor, h: Tensor) -> np.ndarray:
@@ -549,9 +617,12 @@ def mean_cosine(weights: Tensor, squares: Tensor, h: Tensor) -> np.ndarray:
     pair with itself: the sum over all pairs, |sum_n w_n h_n|^2, is taken without these.
     """
     ones = torch.ones(len(h), 1, dtype=h.dtype)
-    own = (squares @ h.square().sum(1, keepdim=True))[:, 0]
-    pairs = (weights @ ones)[:, 0].square() - (squares @ ones)[:, 0]
-    score = ((weights @ h).square().sum(1) - own) / pairs
+    lengths = h.square().sum(1, keepdim=True)  # (N, 1)
+    own_cosines = (squares @ lengths)[:, 0]
+    own_pairs = (squares @ ones)[:, 0]
+    cosines = (weights @ h).square().sum(1) - own_cosines
+    pairs = (weights @ ones)[:, 0].square() - own_pairs
+    score = cosines / pairs
     return score.where(pairs > 1e-9, torch.nan).numpy()
 
 
@@ -563,7 +634,8 @@ def all_pairs(h: Tensor) -> float:
 
 def unit_judge(h: np.ndarray) -> Tensor:
     """Features h (N, d) as MonoScore needs them: rows of norm 1 in float64, because sums cancel."""
-    return F.normalize(torch.from_numpy(np.asarray(h, np.float64)))
+    rows = torch.from_numpy(np.asarray(h, np.float64))
+    return F.normalize(rows)
 
 
 def mono_score(a: Activations, h: Tensor) -> np.ndarray:
@@ -572,9 +644,10 @@ def mono_score(a: Activations, h: Tensor) -> np.ndarray:
     The mean cosine of pairs of images in another network's features h (unit_judge), weighted by the
     product of their activations, each dimension's scaled to [0, 1]; less that of all pairs.
     """
+    shape = a.K, a.N
     values = scaled(a).astype(np.float64)
-    weights = sparse_matrix(a.dims, a.images, values, (a.K, a.N))
-    squares = sparse_matrix(a.dims, a.images, np.square(values), (a.K, a.N))
+    weights = sparse_matrix(a.dims, a.images, values, shape)
+    squares = sparse_matrix(a.dims, a.images, np.square(values), shape)
     return mean_cosine(weights, squares, h) - all_pairs(h)
 
 
@@ -583,9 +656,10 @@ def mono_score_of_authors(z: np.ndarray, h: Tensor) -> np.ndarray:
 
     The raw activations with their signs, each dimension's scaled to [0, 1]; nothing is subtracted.
     """
+    z = torch.from_numpy(np.asarray(z, np.float32))
     scores = []
-    for columns in torch.from_numpy(np.asarray(z, np.float32)).split(256, dim=1):
-        columns = columns.double()
+    for part in z.split(256, dim=1):
+        columns = part.double()
         least, largest = columns.aminmax(dim=0)
         weights = ((columns - least) / (largest - least)).T  # (k, N), nan of a constant dimension
         scores.append(mean_cosine(weights, weights.square(), h))
@@ -594,25 +668,33 @@ def mono_score_of_authors(z: np.ndarray, h: Tensor) -> np.ndarray:
 
 def unit_values(a: Activations) -> np.ndarray:
     """Values (nnz,) such that each live dimension, as a vector of N activations, has norm 1."""
-    norms = np.sqrt(np.bincount(a.dims, np.square(a.values, dtype=np.float64), a.K))
-    return (a.values / norms[a.dims].clip(1e-12)).astype(np.float32)
+    norms = np.bincount(a.dims, np.square(a.values, dtype=np.float64), a.K)
+    norms = np.sqrt(norms).clip(1e-12)  # (K,)
+    values = a.values / norms[a.dims]
+    return values.astype(np.float32)
 
 
 def overlaps(a: Activations) -> tuple[np.ndarray, float]:
-    """|Cosines| of dimensions, as vectors of N activations: the largest with another one, (K,), and
-    the mean of all pairs of live ones ([NCL], Fig. 3c)."""
+    """How much dimensions overlap: |cosines| of their vectors of N activations ([NCL], Fig. 3c).
+
+    The largest with another dimension, (K,), and the mean of all pairs of live ones.
+    """
     unit = dataclasses.replace(a, values=unit_values(a))
     if max(a.N, a.K) * a.K <= 32 * CELLS:
         columns = np.zeros((a.K, a.N), np.float32)
         columns[a.dims, a.images] = unit.values
         cosines = np.abs(columns @ columns.T)
         np.fill_diagonal(cosines, 0)  # with itself
-        largest, total = cosines.max(1), cosines.sum(dtype=np.float64)
+        largest = cosines.max(1)
+        total = cosines.sum(dtype=np.float64)
     else:
         largest, total = sparse_overlaps(unit)
+    largest = np.where(a.n > 0, largest, np.nan)
     live = np.count_nonzero(a.n)
     pairs = live * (live - 1)
-    return np.where(a.n > 0, largest, np.nan), total / pairs if pairs else math.nan
+    if pairs == 0:
+        return largest, math.nan
+    return largest, total / pairs
 
 
 def sparse_overlaps(unit: Activations) -> tuple[np.ndarray, float]:
@@ -621,23 +703,27 @@ def sparse_overlaps(unit: Activations) -> tuple[np.ndarray, float]:
     Two dimensions meet where an image activates both. So each entry of a dimension is multiplied
     with all entries of its image.
     """
-    order = np.argsort(unit.images, kind="stable")
-    dims, values = unit.dims[order], unit.values[order]  # (nnz,), image after image
+    order = np.argsort(unit.images, kind="stable")  # image after image
+    dims = unit.dims[order]
+    values = unit.values[order]
     n = np.bincount(unit.images, minlength=unit.N)  # entries of each image
     start = np.cumsum(n) - n
-    largest, total = np.zeros(unit.K), 0.0
+    largest = np.zeros(unit.K)
+    total = 0.0
     width = max(1, CELLS // unit.K)
     for first in range(0, unit.K, width):
-        part = unit.part(first, min(first + width, unit.K))
+        part = unit.part(first, first + width)
         many = n[part.images]  # entries that each entry meets
         own = np.repeat(np.arange(len(many)), many)  # for each meeting, the part's entry
-        step = np.arange(len(own)) - np.repeat(np.cumsum(many) - many, many)
+        first_meeting = np.cumsum(many) - many
+        step = np.arange(len(own)) - first_meeting[own]
         met = start[part.images][own] + step
         cells = part.dims[own] * unit.K + dims[met]
         products = part.values[own] * values[met]
-        cosines = np.bincount(cells, products, part.K * unit.K).reshape(part.K, unit.K)
-        cosines = np.abs(cosines)
-        cosines[np.arange(part.K), first + np.arange(part.K)] = 0  # with itself
+        cosines = np.bincount(cells, products, part.K * unit.K)
+        cosines = np.abs(cosines.reshape(part.K, unit.K))
+        rows = np.arange(part.K)
+        cosines[rows, first + rows] = 0  # with itself
         largest[first : first + part.K] = cosines.max(1)
         total += cosines.sum()
     return largest, total
@@ -652,10 +738,11 @@ def of_rows(z: np.ndarray) -> dict[str, float]:
     z = torch.from_numpy(unit_rows(z))
     root = math.sqrt(z.shape[1])
     sizes = z[z.any(1)].abs().sum(1)
-    return {
-        "l1": (sizes / root).mean().item(),
-        "hoyer": ((root - sizes) / (root - 1)).mean().item() if root > 1 else math.nan,
-    }
+    l1 = (sizes / root).mean().item()
+    if root == 1:
+        return {"l1": l1, "hoyer": math.nan}
+    hoyer = (root - sizes) / (root - 1)
+    return {"l1": l1, "hoyer": hoyer.mean().item()}
 
 
 def precision_at(z: np.ndarray | Tensor, y, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
@@ -669,15 +756,23 @@ def precision_at(z: np.ndarray | Tensor, y, ks=(1, 3, 5, 10)) -> dict[int, float
     y = torch.as_tensor(y, device=z.device)
     asked = torch.arange(len(z))
     if len(z) > 10_000:
-        asked = torch.randperm(len(z), generator=torch.Generator().manual_seed(0))[:2000]
+        draw = torch.Generator().manual_seed(0)
+        asked = torch.randperm(len(z), generator=draw)[:2000]
+    most = min(max(ks), len(z) - 1)
     same = []
     for part in asked.to(z.device).split(1000):
         cosines = z[part] @ z.T
-        cosines[torch.arange(len(part), device=z.device), part] = -2  # not with itself
-        nearest = cosines.topk(min(max(ks), len(z) - 1)).indices
+        rows = torch.arange(len(part), device=z.device)
+        cosines[rows, part] = -2  # not with itself
+        nearest = cosines.topk(most).indices
         same.append(y[nearest] == y[part, None])
-    same = torch.cat(same).float()  # (queries, k)
-    return {k: 100 * same[:, :k].mean().item() if k < len(z) else None for k in ks}
+    same = torch.cat(same).float()  # (queries, most)
+    scores = {}
+    for k in ks:
+        scores[k] = None
+        if k < len(z):
+            scores[k] = 100 * same[:, :k].mean().item()
+    return scores
 
 
 # ---------------------------------------------------------------------- all of them, and controls
@@ -714,9 +809,16 @@ class Findings:
     untrained: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # a draw's columns
 
 
+def share_of(rule: str) -> float:
+    """The share of the images that a rule "top:<share>" makes a dimension active on."""
+    return float(rule.removeprefix("top:"))
+
+
 def rule_for(z: np.ndarray | Entries) -> str:
     """What counts as active where nobody says it."""
-    return f"top:{TOP}" if is_dense(z) else "nonzero"
+    if is_dense(z):
+        return f"top:{TOP}"
+    return "nonzero"
 
 
 def activate(z: np.ndarray | Entries, rule: str, halves: bool | None = None) -> Activations:
@@ -726,15 +828,18 @@ def activate(z: np.ndarray | Entries, rule: str, halves: bool | None = None) -> 
     """
     if rule == "nonzero":
         return nonzero(z)
-    halves = has_signs(z) if halves is None else halves
-    return top_share(z, float(rule.removeprefix("top:")), halves)
+    if halves is None:
+        halves = has_signs(z)
+    return top_share(z, share_of(rule), halves)
 
 
 def mean(values) -> float | None:
-    """The mean of the values that are defined; None where none is."""
-    values = np.asarray(values, np.float64)
+    """The mean of the values that are defined, neither None nor nan; None where none is."""
+    values = np.asarray(values, np.float64)  # None becomes nan
     values = values[np.isfinite(values)]
-    return values.mean().item() if len(values) else None
+    if len(values) == 0:
+        return None
+    return values.mean().item()
 
 
 def activity(a: Activations) -> dict[str, float | None]:
@@ -744,7 +849,9 @@ def activity(a: Activations) -> dict[str, float | None]:
     image, and of these on less than 0.1 %; dims_<share>: active on so many images or more.
     """
     act = a.n / a.N
-    numbers = {f"dims_{share}": int((act >= share).sum()) for share in SHARES}
+    numbers = {}
+    for share in SHARES:
+        numbers[f"dims_{share}"] = int((act >= share).sum())
     numbers["act"] = mean(act)
     numbers["entries"] = len(a.images) / a.N
     numbers["live_dims"] = int((a.n > 0).sum())
@@ -759,10 +866,13 @@ def label_numbers(a: Activations, y: np.ndarray, columns: dict) -> dict[str, flo
     best_f1: mean of best_dimensions over the classes; half_f1: of how many it reaches 1/2.
     """
     act = a.n / a.N
-    numbers = {name: mean(100 * columns[name]) for name in ("cons", "f1", "phi", "ap")}
+    numbers = {}
+    for name in "cons", "f1", "phi", "ap":
+        numbers[name] = mean(100 * columns[name])
     for share in SHARES:
         numbers[f"cons_{share}"] = mean(100 * columns["cons"][act >= share])
-    numbers["adjusted"] = mean(100 * columns["adjusted"][act >= SHARES[0]])
+    often = act >= SHARES[0]
+    numbers["adjusted"] = mean(100 * columns["adjusted"][often])
     numbers["entropy"] = mean(columns["entropy"])
     numbers["bits"] = mean(columns["bits"])  # of all: a dead dimension tells 0
     of_class = best_dimensions(a, y)
@@ -785,7 +895,8 @@ def truths(labels: dict[str, np.ndarray]) -> dict[str, Truth]:
     result = {}
     for prefix, own in labels.items():
         classes, y = np.unique(own, return_inverse=True)
-        result[prefix] = Truth(classes, y, random_consistency(y).mean(0))
+        chance = random_consistency(y).mean(0)
+        result[prefix] = Truth(classes, y, chance)
     return result
 
 
@@ -796,25 +907,37 @@ def with_signs(z: np.ndarray | Entries, a: Activations, rule: str) -> Activation
     return lists(entries_of(z))
 
 
+def prefixed(prefix: str, of_label: dict) -> dict:
+    """What was found of a label, under names with its prefix."""
+    return {prefix + name: value for name, value in of_label.items()}
+
+
 def measure(z, a: Activations, rule: str, labels: dict[str, Truth], judge: Tensor | None):
     """Columns (K,) and numbers of an embedding z, which is active as a says, or of a control."""
-    columns = {"n": a.n, "act": a.n / a.N, "mean": np.bincount(a.dims, a.values, a.K) / a.N}
+    columns = {}
+    columns["n"] = a.n
+    columns["act"] = a.n / a.N
+    columns["mean"] = np.bincount(a.dims, a.values, a.K) / a.N
     numbers = activity(a)
     if judge is not None:
         columns["mono"] = mono_score(a, judge)
         numbers["mono"] = mean(columns["mono"])
     # The probes read all of z, with its signs.
-    read = with_signs(z, a, rule) if isinstance(z, Entries) else unit_rows(z)
+    if isinstance(z, Entries):
+        read = with_signs(z, a, rule)
+    else:
+        read = unit_rows(z)
+    live = a.n > 0
     for prefix, label in labels.items():
         found = of_label(a, label.y, label.chance)
         of_this = label_numbers(a, label.y, found)
-        probes = sparse_probes(read, label.y)
-        of_this |= {f"probe_{k}": accuracy for k, accuracy in probes.items()}
-        numbers |= {prefix + name: value for name, value in of_this.items()}
+        for k, accuracy in sparse_probes(read, label.y).items():
+            of_this[f"probe_{k}"] = accuracy
         for name in "class", "best":  # by the classes' own numbers
-            live = a.n > 0
-            found[name][live] = label.classes[found[name][live].astype(int)]
-        columns |= {prefix + name: column for name, column in found.items()}
+            number = found[name][live].astype(int)
+            found[name][live] = label.classes[number]
+        numbers |= prefixed(prefix, of_this)
+        columns |= prefixed(prefix, found)
     return columns, numbers
 
 
@@ -824,13 +947,18 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     columns, beside of_label's: n, images it is active on; act, their share of all; mean of its
     |activation| over all; mono, mono_score; duplicate, the largest cosine with another dimension.
     """
-    rule = rule_for(e.z) if rule == "auto" else rule
+    if rule == "auto":
+        rule = rule_for(e.z)
     a = activate(e.z, rule)
     labels = truths(e.labels)
-    judge = None if e.judge is None else unit_judge(e.judge)
+    judge = None
+    if e.judge is not None:
+        judge = unit_judge(e.judge)
     columns, numbers = measure(e.z, a, rule, labels, judge)
 
-    signed = with_signs(e.z, a, rule) if rule == "nonzero" else a
+    signed = a
+    if rule == "nonzero":
+        signed = with_signs(e.z, a, rule)
     columns["duplicate"], numbers["corr"] = overlaps(signed)
     numbers["duplicate_dims"] = int((columns["duplicate"] > DUPLICATE).sum())
     if not isinstance(e.z, Entries):
@@ -844,50 +972,68 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     findings = Findings(a, rule, columns, numbers, {})
     if controls:
         add_controls(findings, e, labels, judge)
-    for of in (findings.numbers, *findings.controls.values()):
-        for name, value in of.items():
-            of[name] = value if value is not None and math.isfinite(value) else None
+    for found in (findings.numbers, *findings.controls.values()):
+        for name, value in found.items():
+            if value is not None and not math.isfinite(value):
+                found[name] = None
     return findings
 
 
 def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], judge) -> None:
     """Measure both controls, the mean of DRAWS of each; of many dimensions, one draw."""
     a = findings.activations
-    draws = DRAWS if e.K <= LARGE else 1
     share = len(a.images) / (a.N * a.K)
-    enough = math.ceil(1 / share) if share else 1  # directions, of which one is active
-    findings.directions = e.K if e.K <= LARGE else min(e.K, max(LARGE // 2, enough))
+    draws = DRAWS
+    findings.directions = e.K
+    if e.K > LARGE:
+        draws = 1
+        enough = LARGE // 2
+        if share > 0:  # so many at least that an image has an active one
+            enough = max(enough, math.ceil(1 / share))
+        findings.directions = min(e.K, enough)
+    add_untrained(findings, e, labels, judge, draws)
+    if not labels:
+        return
 
+    mixed = []
+    for seed in range(draws):
+        order = np.random.default_rng(seed).permutation(a.N)
+        numbers = {}
+        for prefix, label in labels.items():
+            y = label.y[order]
+            found = of_label(a, y, label.chance)
+            numbers |= prefixed(prefix, label_numbers(a, y, found))
+        mixed.append(numbers)
+    findings.controls["shuffled"] = average(mixed)
+
+
+def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -> None:
+    """Measure random directions of the judge's features, else of z, as large a share active."""
+    a = findings.activations
     per_image = None  # the rule "top" decides what is active
     if findings.rule == "nonzero":
+        share = len(a.images) / (a.N * a.K)
         per_image = max(1, round(share * findings.directions))
-    source = e.z if e.judge is None else e.judge
+    source = e.z
+    if e.judge is not None:
+        source = e.judge
     if not isinstance(source, Entries):
         source = np.asarray(source, np.float32)
     drawn = []
     for seed in range(draws):
         z = random_dictionary(source, findings.directions, seed, per_image)
         control = activate(z, findings.rule, a.halves)
-        findings.untrained, numbers = measure(z, control, findings.rule, labels, judge)
+        columns, numbers = measure(z, control, findings.rule, labels, judge)
+        findings.untrained = columns
         drawn.append(numbers)
     untrained = average(drawn)
     if findings.directions < e.K:  # with more to choose from these would be better
-        choosing = "best_f1", "half_f1", *(f"probe_{k}" for k in PROBES)
+        choosing = ["best_f1", "half_f1"]
+        for k in PROBES:
+            choosing.append(f"probe_{k}")
         for prefix in labels:
-            untrained |= {prefix + name: None for name in choosing}
+            untrained |= prefixed(prefix, dict.fromkeys(choosing))
     findings.controls["untrained"] = untrained
-
-    mixed = []
-    for seed in range(draws if labels else 0):
-        order = np.random.default_rng(seed).permutation(a.N)
-        numbers = {}
-        for prefix, label in labels.items():
-            y = label.y[order]
-            found = label_numbers(a, y, of_label(a, y, label.chance))
-            numbers |= {prefix + name: value for name, value in found.items()}
-        mixed.append(numbers)
-    if mixed:
-        findings.controls["shuffled"] = average(mixed)
 
 
 def random_dictionary(
@@ -915,38 +1061,42 @@ def random_dictionary(
         last = min(first + 20_000, N)
         if sparse:  # if it were centred before, it would not be sparse
             rows = sparse_rows(source, first, last)
-            along = rows @ basis - centre @ basis
+            along = rows @ basis - centre @ basis  # (n, directions)
         else:
             rows = torch.from_numpy(source[first:last])
-            along = F.normalize(rows - centre) @ basis  # (n, directions)
-        parts.append(along if k is None else along.topk(k))
+            along = F.normalize(rows - centre) @ basis
+        if k is None:
+            parts.append(along)
+        else:
+            parts.append(along.topk(k))
     if k is None:
         return torch.cat(parts).numpy()
-    values = torch.cat([part.values for part in parts]).clamp(min=1e-3)  # all count as active
-    dims = torch.cat([part.indices for part in parts])
+    values = torch.cat([part.values for part in parts])  # (N, k)
+    values = values.clamp(min=1e-3).flatten()  # all count as active
+    dims = torch.cat([part.indices for part in parts]).flatten()
     images = np.repeat(np.arange(N), k)
-    return Entries(images, dims.flatten().numpy(), values.flatten().numpy(), N, directions)
+    return Entries(images, dims.numpy(), values.numpy(), N, directions)
 
 
 def by_image(entries: Entries) -> Entries:
     """The same entries, image after image."""
-    order = np.argsort(entries.images, kind="stable")
-    images, dims = entries.images[order], entries.dims[order]
-    return Entries(images, dims, entries.values[order], entries.N, entries.K)
+    return entries.take(np.argsort(entries.images, kind="stable"))
 
 
 def sparse_rows(z: Entries, first: int, last: int) -> Tensor:
     """The images first, ..., last - 1 of z (N, K), sorted by_image, as a sparse float32 tensor."""
     begin, end = np.searchsorted(z.images, [first, last])
-    values = z.values[begin:end].astype(np.float32)
-    images, dims = z.images[begin:end] - first, z.dims[begin:end]
-    return sparse_matrix(images, dims, values, (last - first, z.K))
+    part = z.take(slice(begin, end))
+    values = part.values.astype(np.float32)
+    return sparse_matrix(part.images - first, part.dims, values, (last - first, z.K))
 
 
 def average(draws: list[dict]) -> dict[str, float | None]:
     """The mean of each number over several draws."""
-    names = draws[0].keys()
-    return {name: mean([math.nan if d[name] is None else d[name] for d in draws]) for name in names}
+    averages = {}
+    for name in draws[0]:
+        averages[name] = mean([draw[name] for draw in draws])
+    return averages
 
 
 # ------------------------------------------------------------------------------------- reading
@@ -992,17 +1142,23 @@ def read_npz(path: Path) -> dict[str, np.ndarray | Entries]:
     """The arrays of a .npz file; where it has scipy's sparse layout, that matrix as z."""
     with np.load(path, allow_pickle=False) as archive:
         arrays = {key: archive[key] for key in archive.files}
-    if {"format", "shape", "data"} <= arrays.keys():
-        layout = "format", "shape", "data", "indices", "indptr", "row", "col"
-        others = {key: a for key, a in arrays.items() if key not in layout}
-        return {"z": entries_of_scipy(arrays)} | others
-    return arrays
+    if not {"format", "shape", "data"} <= arrays.keys():
+        return arrays
+    of_layout = "format", "shape", "data", "indices", "indptr", "row", "col"
+    result = {"z": entries_of_scipy(arrays)}
+    for key, array in arrays.items():
+        if key not in of_layout:
+            result[key] = array
+    return result
 
 
 def read_pt(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a file of torch.save: one, or a dictionary of them."""
-    saved = torch.load(path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path))
-    return of_tensors(saved if isinstance(saved, dict) else {"": saved})
+    mapped = zipfile.is_zipfile(path)  # files of old versions cannot be
+    saved = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    if not isinstance(saved, dict):
+        saved = {"": saved}
+    return of_tensors(saved)
 
 
 def read_safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -1022,7 +1178,8 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
         if tensor.layout != torch.strided:
             tensor = tensor.to_sparse_coo().coalesce()
             images, dims = tensor.indices().numpy()
-            arrays[key] = Entries(images, dims, tensor.values().float().numpy(), *tensor.shape)
+            values = tensor.values().float().numpy()
+            arrays[key] = Entries(images, dims, values, *tensor.shape)
         elif tensor.dtype == torch.bfloat16:
             arrays[key] = tensor.float().numpy()
         else:
@@ -1043,7 +1200,8 @@ def read_parquet(path: Path) -> dict[str, np.ndarray]:
         if hasattr(column, "flatten"):  # lists
             lengths = pyarrow.compute.list_value_length(column).unique()
             need(len(lengths) == 1, f"the rows of column {key} differ in length")
-            arrays[key] = column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), -1)
+            values = column.flatten().to_numpy(zero_copy_only=False)
+            arrays[key] = values.reshape(len(column), -1)
         else:
             arrays[key] = column.to_numpy(zero_copy_only=False)
     return arrays
@@ -1052,27 +1210,38 @@ def read_parquet(path: Path) -> dict[str, np.ndarray]:
 def entries_of_scipy(arrays: dict[str, np.ndarray]) -> Entries:
     """What scipy.sparse.save_npz wrote of a CSR, CSC or COO matrix."""
     kind = arrays["format"].item()
-    kind = kind.decode() if isinstance(kind, bytes) else kind
+    if isinstance(kind, bytes):
+        kind = kind.decode()
     need(kind in ("csr", "csc", "coo"), f"its sparse format is {kind}; it must be csr, csc or coo")
     N, K = (int(side) for side in arrays["shape"])
     values = arrays["data"]
-    if kind == "coo":
-        images, dims = arrays["row"].astype(np.int64), arrays["col"].astype(np.int64)
+    if kind == "csr":
+        images, dims = uncompressed(arrays, N)
+    elif kind == "csc":
+        dims, images = uncompressed(arrays, K)
     else:
-        start, inner = arrays["indptr"].astype(np.int64), arrays["indices"].astype(np.int64)
-        rows = N if kind == "csr" else K
-        whole = len(start) == rows + 1 and start[0] == 0 and start[-1] == len(values)
-        need(whole and (np.diff(start) >= 0).all(), "its indptr does not fit its shape and data")
-        outer = np.repeat(np.arange(rows), np.diff(start))
-        images, dims = (outer, inner) if kind == "csr" else (inner, outer)
+        images = arrays["row"].astype(np.int64)
+        dims = arrays["col"].astype(np.int64)
     need(len(images) == len(dims) == len(values), "its indices and data differ in length")
     if len(values):
-        inside = images.min() >= 0 and dims.min() >= 0 and images.max() < N and dims.max() < K
-        need(inside, f"its indices leave the shape ({N}, {K})")
+        images_fit = images.min() >= 0 and images.max() < N
+        dims_fit = dims.min() >= 0 and dims.max() < K
+        need(images_fit and dims_fit, f"its indices leave the shape ({N}, {K})")
     cells = images * K + dims
-    cells = cells if (np.diff(cells) > 0).all() else np.sort(cells)
+    if not (np.diff(cells) > 0).all():
+        cells = np.sort(cells)
     need((np.diff(cells) > 0).all(), "an entry occurs twice; call sum_duplicates() before saving")
     return Entries(images, dims, values, N, K)
+
+
+def uncompressed(arrays: dict[str, np.ndarray], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Row and column of each entry of a CSR matrix with so many rows; of CSC, column and row."""
+    start = arrays["indptr"].astype(np.int64)
+    inner = arrays["indices"].astype(np.int64)
+    whole = len(start) == rows + 1 and start[0] == 0 and start[-1] == len(arrays["data"])
+    need(whole and (np.diff(start) >= 0).all(), "its indptr does not fit its shape and data")
+    outer = np.repeat(np.arange(rows), np.diff(start))
+    return outer, inner
 
 
 def read_embedding(path: Path, labels=None, judge=None) -> Embedding:
@@ -1081,34 +1250,40 @@ def read_embedding(path: Path, labels=None, judge=None) -> Embedding:
     z: key "z", or the only matrix. y: key "y"; background: a second label; h: the judge; images.
     Raises BadInput, in one line, for what is missing or cannot be used.
     """
-    source = path / "embeddings.npz" if path.is_dir() else path
-    if path.is_dir() and not source.exists():
-        raise BadInput(f"{path} has no embeddings.npz: no run, or one that has not finished")
+    source = path
+    if path.is_dir():
+        source = path / "embeddings.npz"
+        if not source.exists():
+            raise BadInput(f"{path} has no embeddings.npz: no run, or one that has not finished")
     arrays = read_arrays(source)
-    z = arrays["z"] if "z" in arrays else the_only(arrays, 2, source, "the embedding z")
-    e = Embedding(z, images=arrays.get("images"), title=path.resolve().name)
+    z = the_array(arrays, "z", 2, source, "the embedding z")
+    e = Embedding(z, title=path.resolve().name)
+    e.images = arrays.get("images")
     for prefix, key in ("", "y"), ("background_", "background"):
         if key in arrays:
             e.labels[prefix] = arrays[key]
     if labels:
-        own = read_arrays(labels)
-        e.labels[""] = own["y"] if "y" in own else the_only(own, 1, labels, "the labels y")
+        e.labels[""] = the_array(read_arrays(labels), "y", 1, labels, "the labels y")
     if judge:
-        own = read_arrays(judge)
-        e.judge = own["h"] if "h" in own else the_only(own, 2, judge, "the features h")
+        e.judge = the_array(read_arrays(judge), "h", 2, judge, "the features h")
         e.judge_name = Path(judge).name
     elif "h" in arrays:
-        e.judge, e.judge_name = arrays["h"], "h, the embedding's own backbone"
+        e.judge = arrays["h"]
+        e.judge_name = "h, the embedding's own backbone"
     check(e, source)
     return e
 
 
-def the_only(arrays: dict, axes: int, path: Path, what: str):
-    """The only array with so many axes; BadInput where there are several or none."""
+def the_array(arrays: dict, key: str, axes: int, path: Path, what: str):
+    """The array of this key, else the only one with so many axes; BadInput if several or none."""
+    if key in arrays:
+        return arrays[key]
     fitting = [a for a in arrays.values() if len(a.shape) == axes]
     if axes == 1:
-        fitting += [a[:, 0] for a in arrays.values() if len(a.shape) == 2 and a.shape[1] == 1]
-    shapes = ", ".join(f"{key or 'array'} {a.shape}" for key, a in arrays.items())
+        for a in arrays.values():
+            if len(a.shape) == 2 and a.shape[1] == 1:
+                fitting.append(a[:, 0])
+    shapes = ", ".join(f"{name or 'array'} {a.shape}" for name, a in arrays.items())
     need(len(fitting) == 1, f"{path}: which array is {what}? There are: {shapes or 'none'}")
     return fitting[0]
 
@@ -1117,20 +1292,13 @@ def check(e: Embedding, source: Path) -> None:
     """BadInput where an embedding cannot be measured, or what is beside it does not fit it."""
     check_numbers(e.z, f"{source}: z")
     need(e.N > 1 and e.K > 1, f"{source}: z is {e.N} x {e.K}; two images and dimensions or more")
-    values = e.z.values if isinstance(e.z, Entries) else e.z
+    values = values_of(e.z)
     need(values.any(), f"{source}: z is 0 everywhere, so no dimension is active on any image")
     largest = float(max(values.max(), -values.min()))
     need(1e-8 < largest < 1e15, f"{source}: the largest |z| is {largest:.3g}; rescale z to about 1")
     for prefix, y in e.labels.items():
         what = prefix.removesuffix("_") or "y"
-        y = e.labels[prefix] = y[:, 0] if np.ndim(y) == 2 and y.shape[1] == 1 else np.asarray(y)
-        if y.dtype.kind in "US":
-            raise BadInput(f"{what} are words: save np.unique({what}, return_inverse=True)[1]")
-        need(y.dtype.kind in "iu", f"{what} is {y.dtype}; labels are integers, one for each image")
-        need(y.shape == (e.N,), f"z has {e.N} rows, {what} has shape {y.shape}")
-        need(
-            (y != y[0]).any(), f"{what} has one class, {y[0]}; a dimension needs two to tell apart"
-        )
+        e.labels[prefix] = checked_label(y, e.N, what)
     if e.judge is not None:
         need(not isinstance(e.judge, Entries), f"{e.judge_name}: a judge's features are dense")
         check_numbers(e.judge, e.judge_name)
@@ -1139,18 +1307,37 @@ def check(e: Embedding, source: Path) -> None:
         need(len(e.images) == e.N, f"z has {e.N} rows, images has {len(e.images)}")
 
 
+def checked_label(y, N: int, what: str) -> np.ndarray:
+    """Labels y, (N,) or (N, 1), as (N,); BadInput where they are not N classes' numbers."""
+    if np.ndim(y) == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    y = np.asarray(y)
+    if y.dtype.kind in "US":
+        raise BadInput(f"{what} are words: save np.unique({what}, return_inverse=True)[1]")
+    need(y.dtype.kind in "iu", f"{what} is {y.dtype}; labels are integers, one for each image")
+    need(y.shape == (N,), f"z has {N} rows, {what} has shape {y.shape}")
+    several = (y != y[0]).any()
+    need(several, f"{what} has one class, {y[0]}; a dimension needs two to tell apart")
+    return y
+
+
+def values_of(z: np.ndarray | Entries) -> np.ndarray:
+    """The numbers that z (N, K) holds: an array as it is, of Entries (nnz,)."""
+    if isinstance(z, Entries):
+        return z.values
+    return z
+
+
 def check_numbers(z: np.ndarray | Entries, what: str) -> None:
     """BadInput unless z is a matrix of finite numbers."""
-    values = z.values if isinstance(z, Entries) else z
+    values = values_of(z)
     number = values.dtype.kind in "fiub"
     need(number, f"{what} is {values.dtype}; it must be numbers")
     need(len(z.shape) == 2, f"{what} has shape {z.shape}; it must be (N, K)")
     for first in range(0, len(values), 10_000):
         part = np.asarray(values[first : first + 10_000], np.float32)
-        if not np.isfinite(part).all():
-            raise BadInput(
-                f"{what} is not finite, near row or entry {first}: nan, inf or too large"
-            )
+        finite = np.isfinite(part).all()
+        need(finite, f"{what} is not finite, near row or entry {first}: nan, inf or too large")
 
 
 def read_names(path: Path | None, e: Embedding) -> dict[int, str]:
@@ -1196,11 +1383,13 @@ untrained: random directions of the features, as sparse; shuffled: the labels in
 
 def markdown(rows: list[list[str]]) -> str:
     """An aligned Markdown table; the first row is its head."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    rows = [rows[0], ["-" * width for width in widths], *rows[1:]]
+    widths = []
+    for column in zip(*rows):
+        widths.append(max(len(text) for text in column))
+    rule = ["-" * width for width in widths]
     lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths)]
+    for row in (rows[0], rule, *rows[1:]):
+        cells = [text.rjust(width) for text, width in zip(row, widths)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -1217,56 +1406,73 @@ def format_number(value: float | int | None, digits: int) -> str:
 
 def table(numbers: dict, controls: dict[str, dict]) -> str:
     """The numbers of an embedding for each of its labels, the controls under them."""
-    prefixes = [prefix for prefix in ("", "background_") if prefix + "cons" in numbers]
-    columns = dict(COLUMNS)
-    if not prefixes:
-        columns = {head: column for head, column in COLUMNS.items() if column[0] in OF_THE_WHOLE}
-    rows = [["dimensions", *columns]]
-    labels = {"": "class", "background_": "background"}
-    for prefix in prefixes or [""]:
-        label = labels[prefix] if prefixes else "no labels"
-        for name, of in {label: numbers, **controls}.items():
+    labels = {}
+    for prefix, label in ("", "class"), ("background_", "background"):
+        if prefix + "cons" in numbers:
+            labels[prefix] = label
+    heads = list(COLUMNS)
+    if not labels:
+        labels[""] = "no labels"
+        heads = [head for head in COLUMNS if COLUMNS[head][0] in OF_THE_WHOLE]
+    rows = [["dimensions", *heads]]
+    for prefix, label in labels.items():
+        measured = {label: numbers} | controls
+        for name, found in measured.items():
             cells = [name]
-            for key, digits in columns.values():
+            for head in heads:
+                key, digits = COLUMNS[head]
                 if key not in OF_THE_WHOLE:
                     key = prefix + key
-                cells.append(format_number(of.get(key), digits))
+                cells.append(format_number(found.get(key), digits))
             rows.append(cells)
     return markdown(rows)
 
 
+def about_activity(a: Activations, rule: str) -> str:
+    """What counts as active, in half a line."""
+    if rule == "nonzero":
+        share = 100 * len(a.images) / (a.N * a.K)
+        return f"active: {share:.2g} % of the entries, |z_k| > {ACTIVE:g} in rows of norm 1"
+    share = share_of(rule)
+    dimension = "dimension"
+    if a.halves:
+        dimension = "half-dimension"
+    text = f"active: a {dimension} on the {100 * share:g} % of the images where it is strongest"
+    each = count_of(share, a.N)
+    if each < 10:
+        text += f", which are {each}: too few to trust"
+    return text
+
+
 def about(e: Embedding, findings: Findings) -> str:
     """What was measured, in a few lines."""
-    numbers, a = findings.numbers, findings.activations
-    if findings.rule == "nonzero":
-        share = 100 * len(a.images) / (a.N * a.K)
-        active = f"active: {share:.2g} % of the entries, |z_k| > {ACTIVE:g} in rows of norm 1"
-    else:
-        share = 100 * float(findings.rule.removeprefix("top:"))
-        half = "half-dimension" if a.halves else "dimension"
-        active = f"active: a {half} on the {share:g} % of the images where it is strongest"
-        each = count_of(share / 100, e.N)
-        if each < 10:
-            active += f", which are {each}: too few to trust"
-    lines = [
-        f"{e.title}: {e.N:,} images, {e.K:,} dimensions; {active}",
-        f"{a.K - numbers['live_dims']:,} dead dimensions, {numbers['rare_dims']:,} active on less "
-        f"than 0.1 % of the images, {numbers['duplicate_dims']:,} with a cosine > {DUPLICATE} to "
-        "another",
-    ]
+    numbers = findings.numbers
+    a = findings.activations
+    active = about_activity(a, findings.rule)
+    lines = [f"{e.title}: {e.N:,} images, {e.K:,} dimensions; {active}"]
+    dead = a.K - numbers["live_dims"]
+    lines.append(
+        f"{dead:,} dead dimensions, {numbers['rare_dims']:,} active on less than 0.1 % of the "
+        f"images, {numbers['duplicate_dims']:,} with a cosine > {DUPLICATE} to another"
+    )
+    source = "z"
     if e.judge is None:
         lines.append("no MonoScore: it needs --judge")
     else:
+        source = e.judge_name
         lines.append(f"MonoScore by {e.judge_name}")
     if findings.controls:
-        source = e.judge_name if e.judge is not None else "z"
-        draws = f"mean of {DRAWS} draws" if e.K <= LARGE else "one draw"
+        draws = f"mean of {DRAWS} draws"
+        if e.K > LARGE:
+            draws = "one draw"
         lines.append(f"untrained: {findings.directions:,} random directions of {source}, {draws}")
     if "" in e.labels:
         sizes = np.unique(e.labels[""], return_counts=True)[1]
         if findings.rule != "nonzero":
-            most = (2 * np.minimum(each, sizes) / (each + sizes)).max()
-            lines.append(f"F1 of a dimension on {each:,} images is at most {100 * most:.1f} %")
+            each = count_of(share_of(findings.rule), e.N)
+            most = 2 * np.minimum(each, sizes) / (each + sizes)
+            largest = 100 * most.max()
+            lines.append(f"F1 of a dimension on {each:,} images is at most {largest:.1f} %")
         fitted = probe_images(e.N, len(sizes))
         if fitted < e.N // 2:
             lines.append(f"probes: fitted on {fitted:,} images, judged on as many")
@@ -1275,15 +1481,18 @@ def about(e: Embedding, findings: Findings) -> str:
 
 def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
     """The dimensions that tell a class best, one a line."""
-    columns, a = findings.columns, findings.activations
+    columns = findings.columns
     if "f1" not in columns:
         return ""
-    order = np.argsort(-np.nan_to_num(columns["f1"]), kind="stable")[:most]
+    f1 = np.nan_to_num(columns["f1"])
+    order = np.argsort(-f1, kind="stable")[:most]
     lines = ["dimensions that tell a class best:"]
     for k in order[columns["n"][order] > 0]:
         best = int(columns["best"][k])
+        dimension = findings.activations.name(k)
+        label = names.get(best, f"class {best}")
         hits = f"F1 {100 * columns['f1'][k]:.0f} %, active on {columns['n'][k]:,} images"
-        lines.append(f"  {a.name(k)}: {names.get(best, f'class {best}')}, {hits}")
+        lines.append(f"  {dimension}: {label}, {hits}")
     return "\n".join(lines)
 
 
@@ -1292,21 +1501,27 @@ def cell(value: float) -> str:
     if math.isnan(value):
         return ""
     value = round(float(value), 9)
-    return str(int(value)) if value.is_integer() else f"{value:.6g}"
+    if value.is_integer():
+        return str(int(value))
+    return f"{value:.6g}"
 
 
 def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = None) -> None:
     """dimensions.csv: a row for each dimension, the most active first; empty where undefined."""
     columns = findings.columns
+    head = ["dimension", *columns]
+    if names:
+        head.append("name")
     with open(path, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(["dimension", *columns, *(["name"] if names else [])])
+        writer.writerow(head)
         for k in np.argsort(-columns["mean"], kind="stable"):
-            values = [column[k] for column in columns.values()]
-            row = [cell(value) for value in values]
+            row = [findings.activations.name(k)]
+            for column in columns.values():
+                row.append(cell(column[k]))
             if names:
                 row.append(names.get(columns["best"][k], ""))
-            writer.writerow([findings.activations.name(k), *row])
+            writer.writerow(row)
 
 
 def active_rule(text: str) -> str:
@@ -1351,20 +1566,26 @@ def main(argv=None):
     args = parser().parse_args(argv)
     e = read_embedding(args.source, args.labels, args.judge)
     names = read_names(args.classes, e)
-    out = args.out or (
-        args.source if args.source.is_dir() else Path(f"{args.source.stem}-interpret")
-    )
+    out = args.out
+    if out is None:
+        out = Path(f"{args.source.stem}-interpret")
+        if args.source.is_dir():
+            out = args.source
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"--out {out} cannot be made ({error.strerror})") from None
     print(f"measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     findings = interpret(e, args.active)
-    text = f"{table(findings.numbers, findings.controls)}\n{LEGEND}\n\n"
-    text += f"{about(e, findings)}\n{tell_most(findings, names)}".rstrip() + "\n"
-    record = {"source": str(args.source), "images": e.N, "dimensions": e.K, "active": findings.rule}
-    record |= {"judge": e.judge_name or None, "directions": findings.directions}
-    record |= {"numbers": findings.numbers, **findings.controls}
+    numbers = table(findings.numbers, findings.controls)
+    words = f"{about(e, findings)}\n{tell_most(findings, names)}".rstrip()
+    text = f"{numbers}\n{LEGEND}\n\n{words}\n"
+    record = {"source": str(args.source), "images": e.N, "dimensions": e.K}
+    record["active"] = findings.rule
+    record["judge"] = e.judge_name or None
+    record["directions"] = findings.directions
+    record["numbers"] = findings.numbers
+    record |= findings.controls
     (out / "interpret.json").write_text(json.dumps(record, indent=1) + "\n")
     (out / "interpret.txt").write_text(text, encoding="utf-8")
     write_csv(out / "dimensions.csv", findings, names)
