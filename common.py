@@ -596,9 +596,9 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     files = sorted(folder.glob("*.npy"))
     if files:
         return {file.stem: load_numpy(file) for file in files}
-    if (folder / "train").is_dir():
+    if folder.is_dir() and any(folder.iterdir()):
         command = f"python tools/decode.py {folder} --size 256"
-        raise BadInput(f"{folder} holds image files; decode them once: {command}")
+        raise BadInput(f"{folder} has no .npy files; of image files make them once: {command}")
     if name in DOWNLOADS:
         return download(name, root)
     names = ", ".join(DOWNLOADS)

@@ -5,6 +5,7 @@ neither: what an unsupervised method prefers to see shows in its dimensions. Oth
 backgrounds and pairs of both make the shifts of tools/robustness.py.
 """
 
+import argparse
 import math
 
 import numpy as np
@@ -299,3 +300,13 @@ def write_captions(phrase: Tensor, numbers: dict[str, Tensor], backgrounds: list
         chosen = {key: words[key][numbers[key][i]] for key in words}
         captions.append(PHRASES[p].format(**chosen))
     return np.array(captions)
+
+
+# -------------------------------------------------------------------------------------- no program
+if __name__ == "__main__":
+    about = "no program, but the built-in data set: run python simclr.py, which draws and uses it"
+    flags = argparse.ArgumentParser(prog="shapes.py", usage=argparse.SUPPRESS, description=about)
+    _, unknown = flags.parse_known_args()
+    if unknown:
+        flags.error(f"{about}; {unknown[0]} is not known")
+    print(f"shapes.py: {about}")

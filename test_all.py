@@ -24,6 +24,7 @@ import json
 import math
 import os
 import re
+import runpy
 import shlex
 import shutil
 import signal
@@ -289,7 +290,7 @@ def test_shapes_without_their_file_are_refused(monkeypatch):
 
 
 def test_image_files_are_to_be_decoded(tmp_path):
-    (tmp_path / "mine/train").mkdir(parents=True)
+    (tmp_path / "mine/cats").mkdir(parents=True)
     message = refusal(functools.partial(common.load_data, "mine", tmp_path))
     assert f"python tools/decode.py {tmp_path / 'mine'} --size 256" in message
 
@@ -4338,9 +4339,10 @@ def test_the_papers_budget_is_measured():
     assert 10 in curves["epoch"]  # where lr × steps is 200
 
 
-def test_a_training_says_how_far_it_is(capsys):
+def test_a_training_says_how_far_it_is(monkeypatch, capsys):
+    monkeypatch.setattr(common.time, "monotonic", itertools.count(0, 20).__next__)
     sc.train(small_setting(), what="fig9: a test")
-    assert capsys.readouterr().err == "fig9: a test: 0/2\n"
+    assert capsys.readouterr().err.startswith("fig9: a test: 0/2\n")
 
 
 def test_a_lost_loss_names_its_replica():
@@ -5291,6 +5293,30 @@ def test_files_of_class_names_are_those_of_the_images(name, classes):
     assert (ROOT / f"assets/classes/{name}.txt").read_text().split() == classes
 
 
+def start_shapes():
+    """What `python shapes.py` does, with the arguments in sys.argv."""
+    runpy.run_path(str(ROOT / "shapes.py"), run_name="__main__")
+
+
+def test_shapes_says_that_it_is_no_program(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["shapes.py"])
+    start_shapes()
+    assert "run python simclr.py" in capsys.readouterr().out
+
+
+def test_shapes_has_help(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["shapes.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        start_shapes()
+    assert "run python simclr.py" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("argument", ["--nonsense", "nonsense"])
+def test_shapes_refuses_arguments(monkeypatch, argument):
+    monkeypatch.setattr(sys, "argv", ["shapes.py", argument])
+    assert "nonsense is not known" in refusal(start_shapes)
+
+
 # ------------------------------------------------------------------------------------------ look.py
 def tiles(geometry, sheets):
     """The images (N, 3, h, w) in a page's sprites."""
@@ -5632,6 +5658,14 @@ def test_a_page_has_the_untrained_dictionary_beside_the_dimensions(looked_at):
     assert meta["runs"][0]["untrained"]["best_f1"] == pytest.approx(best)
 
 
+@pytest.mark.parametrize("told", [0, 1], ids=["class", "background"])
+def test_a_page_opens_on_the_label_that_is_told_most(looked_at, told):
+    labels = [np.random.default_rng(0).permutation(LABELS) for _ in range(2)]
+    labels[told] = LABELS
+    _, meta, _ = looked_at(z=np.eye(4)[LABELS], y=labels[0], background=labels[1])
+    assert meta["opens"] == told
+
+
 def save_images(form, images, folder):
     """The images in one of the forms that --images takes: flags, and arrays of the file."""
     if form == "in the file":
@@ -5702,7 +5736,35 @@ def test_a_data_set_of_other_labels_is_refused(toy):
     assert "is not the data set of this run" in refusal("look.py", toy.folder)
 
 
+# ---- look.py and its template in another folder
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """look.py believes to be in this folder."""
+    monkeypatch.setattr(look, "__file__", str(tmp_path / "look.py"))
+    monkeypatch.setattr(look, "ASSETS", tmp_path / "assets")
+    return tmp_path
+
+
+def test_a_missing_template_is_named(elsewhere, toy):
+    assert f"copy assets/look.html to {elsewhere}" in refusal("look.py", toy.folder)
+
+
+def test_a_template_is_found_beside_look(elsewhere, toy):
+    shutil.copy(ROOT / "assets/look.html", elsewhere)
+    page, _, _ = toy.look()
+    assert "{{" not in page
+
+
 # ---- pictures
+def test_every_column_has_its_number_above_it():
+    white = torch.ones(3, 40, 120)
+    heads = np.asarray(look.under_heads(white, ["7", "8", "7"]))
+    left, middle, right = np.split(heads, 3, axis=1)
+    assert np.array_equal(left, right)
+    assert not np.array_equal(left, middle)
+    assert (heads[-40:] == 255).all()
+
+
 LOOKED_AT = {  # methods, and the pictures that they have beside those of every run
     "simclr": {"spectra", "selection"},
     "sparsehead": set(),
@@ -5749,6 +5811,39 @@ def test_a_landscape_gets_its_picture(pictured):
     assert {path.stem for path in pictured["landscape"].glob("*.png")} == {"budget"}
 
 
+def test_a_landscape_alone_says_what_was_drawn(pictured, capsys):
+    pytest.importorskip("matplotlib")
+    run_program("look.py", pictured["landscape"])
+    assert "wrote budget.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("flag", ["out", "labels", "judge", "classes", "images", "data-root"])
+def test_a_landscape_takes_no_flag_of_embeddings(pictured, flag):
+    text = refusal("look.py", pictured["landscape"], f"--{flag}", "x")
+    assert f"--{flag} is of embeddings" in text
+
+
+def test_curves_of_no_experiment_are_refused(tmp_path):
+    pytest.importorskip("matplotlib")
+    np.savez(tmp_path / "curves.npz", other=np.zeros(3))
+    assert "the curves of no experiment" in refusal("look.py", tmp_path)
+
+
+NO_RUNS = {  # config.json, or None, and what is said of the folder
+    "empty": (None, "it has no config.json"),
+    "no json": ("{", "is not the folder of a run (JSONDecodeError"),
+    "a list": ("[]", "has no method"),
+    "a landscape's": ('{"method": "simclr"}', "has no dataset"),
+}
+
+
+@pytest.mark.parametrize("config, message", NO_RUNS.values(), ids=NO_RUNS)
+def test_a_folder_that_is_no_run_is_refused(tmp_path, config, message):
+    if config:
+        (tmp_path / "config.json").write_text(config)
+    assert message in refusal("look.py", tmp_path)
+
+
 # ---- the page in a browser
 EVIL = "<script>alert(1)</script>\"'&"
 
@@ -5769,12 +5864,14 @@ class Browser:
         self.noise.append(getattr(what, "url", what))
 
     def wait(self):
-        self.page.wait_for_timeout(800)  # functions to wait for are strings, which the page forbids
+        self.page.wait_for_selector("html[data-ready]", state="attached")
+        self.page.wait_for_timeout(250)  # a search waits until nobody types
 
-    def at(self, address, width=1400):
-        """Go to an address of the page: the text that it shows."""
-        self.page.set_viewport_size(dict(width=width, height=900))
-        self.page.goto(f"{(self.folder / 'look.html').as_uri()}#{address}")
+    def at(self, address, width=1400, folder=None):
+        """Go to an address of the page, or of another folder's: the text that it shows."""
+        folder = folder or self.folder
+        self.page.set_viewport_size(dict(width=width, height=844))
+        self.page.goto(f"{(folder / 'look.html').as_uri()}#{address}")
         self.wait()
         return self.page.inner_text("main")
 
@@ -5787,6 +5884,15 @@ class Browser:
         self.page.fill("#find", query)
         self.wait()
         return set(self.cards())
+
+    def card(self, k):
+        return " ".join(self.page.inner_text(f".card[data-k='{k}']").split())
+
+    def sizes(self, selector):
+        """Widths and heights of what is shown of a selector."""
+        script = """elements => elements.map(e => e.getBoundingClientRect())
+            .map(box => [box.width, box.height]).filter(([width]) => width > 0)"""
+        return self.page.eval_on_selector_all(selector, script)
 
     def is_within_its_width(self):
         return self.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -5809,8 +5915,8 @@ def browser(runs, tmp_path_factory):
 
 @pytest.fixture
 def overview(browser):
-    """The page's start, and the rows of dimensions.csv that are live there."""
-    browser.at("all")
+    """The page's start by class, and the rows of dimensions.csv that are live there."""
+    browser.at("label=0")
     table = np.genfromtxt(browser.folder / "dimensions.csv", delimiter=",", names=True)
     return browser, [row for row in table if row["act"] > 0]
 
@@ -5818,7 +5924,7 @@ def overview(browser):
 @pytest.mark.slow
 def test_the_overview_has_the_numbers_of_the_record(browser):
     last = records(browser.folder)[-1]
-    text = browser.at("all")
+    text = browser.at("label=0")
     for key in ("cons", "adjusted", "lp1"):
         assert f"{round(last[key], 1) + 0:.1f} %" in text  # never -0.0
 
@@ -5855,20 +5961,39 @@ def test_cards_are_filtered_by_numbers(overview):
 @pytest.mark.slow
 def test_the_plot_has_the_untrained_dimensions(overview):
     browser, _ = overview
-    browser.page.select_option("#axis", "f1")
+    browser.page.click("#measure >> text=F1")
     browser.wait()
     _, arrays = contents((browser.folder / "look.html").read_text(encoding="utf-8"))
     assert browser.page.locator("svg .null").count() == len(arrays["0untrained_n"])
-    assert "untrained" in browser.page.text_content("svg")
+    assert "untrained" in browser.page.inner_text(".legend")
 
 
 @pytest.mark.slow
 def test_the_plots_axis_stands_in_the_address(overview):
     browser, _ = overview
-    browser.page.select_option("#axis", "f1")
+    browser.page.click("#measure >> text=F1")
     browser.wait()
     assert "plot=f1" in browser.page.url
     assert browser.page.get_attribute("svg", "aria-label").startswith("F1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", ["cons", "f1"])
+def test_the_bar_of_a_card_is_what_the_switch_says(overview, key):
+    browser, live = overview
+    browser.at(f"label=0&plot={key}")
+    for row in live[:5]:
+        bar = f".card[data-k='{int(row['dimension'])}'] .meter i"
+        width = browser.page.get_attribute(bar, "style")
+        assert width == f"width:{100 * row[key]:.1f}%"
+
+
+@pytest.mark.slow
+def test_the_plot_has_a_dot_for_each_dimension_of_all_runs(overview):
+    browser, _ = overview
+    meta, _ = contents((browser.folder / "look.html").read_text(encoding="utf-8"))
+    live = [run["metrics"]["live_dims"] for run in meta["runs"]]
+    assert browser.page.locator("svg .dot").count() == sum(live)
 
 
 @pytest.mark.slow
@@ -5876,7 +6001,7 @@ def test_a_dimension_has_its_images_and_classes(overview):
     browser, live = overview
     k = int(live[0]["dimension"])
     n = round(100 * live[0]["act"])  # of 100 images
-    assert f"Dimension {k}\n" in browser.at(f"dim={k}")
+    assert f"Dimension {k}" in browser.at(f"dim={k}")
     assert EVIL in browser.page.inner_text(".bars")
     assert browser.page.locator(".pics a").count() == min(48, n) + 2 * min(40, n)
 
@@ -5906,9 +6031,9 @@ def test_an_image_says_its_class(overview):
 
 
 ADDRESSES = {
-    "dim=-3&run=1": "Dimension -3\n",
-    "dim=-3&run=1&label=1": "Dimension -3\n",
-    "dim=+3&run=1": "Dimension +3\n",
+    "dim=-3&run=1": "Dimension -3",
+    "dim=-3&run=1&label=1": "Dimension -3",
+    "dim=+3&run=1": "Dimension +3",
     "run=1&plot=f1": "image",
     "class=1": "φ",
 }
@@ -5924,6 +6049,183 @@ def test_an_address_leads_to_its_view(browser, address, text):
 def test_a_class_has_the_runs_side_by_side(browser):
     browser.at("class=1")
     assert browser.page.locator(".runs > div").count() == 2
+
+
+@pytest.mark.slow
+def test_a_runs_numbers_stand_over_its_column(browser):
+    browser.at("class=1")
+    for column in browser.page.locator(".runs > div").all():
+        numbers = column.locator("dl").bounding_box()
+        assert numbers["y"] < column.locator(".card").first.bounding_box()["y"]
+        assert "Cons." in column.locator("dl").inner_text()
+
+
+@pytest.mark.slow
+def test_each_run_has_its_colour(browser):
+    browser.at("all")
+    script = "dots => dots.map(dot => getComputedStyle(dot).fill)"
+    colours = set(browser.page.eval_on_selector_all("svg .dot", script))
+    assert len(colours) == 2
+
+
+@pytest.mark.slow
+def test_a_class_shows_large_pictures_and_thin_bars(browser):
+    browser.at("class=1")
+    width, height = browser.sizes(".runs canvas")[0]
+    assert min(width / 4, height) > 50
+    assert browser.sizes(".runs .meter")[0][1] < 8
+
+
+# ---- a page of planted dimensions
+@pytest.fixture(scope="session")
+def planted(browser, tmp_path_factory):
+    """The browser at a page of 80 images, of 20 cats, dogs, emus and yaks each on backgrounds 0, 1.
+
+    Dimension 0 is active on all cats, 1 on 15 cats and 15 dogs, 2 on 18 cats of 40 images, 3 on
+    background 1, 4 on nothing, 5 on one image, 6 on 10 emus and, more strongly, on 4 yaks.
+    """
+    folder = tmp_path_factory.mktemp("planted")
+    y = np.arange(80) % 4
+    background = np.arange(80) // 4 % 2
+    z = np.zeros((80, 7))
+    z[y == 0, 0] = 1
+    for c, n in (0, 15), (1, 15):
+        z[np.flatnonzero(y == c)[:n], 1] = 1
+    for c, n in (0, 18), (1, 8), (2, 7), (3, 7):
+        z[np.flatnonzero(y == c)[:n], 2] = 1
+    z[background == 1, 3] = 1
+    z[7, 5] = 1
+    z[(y == 2) & (background == 1), 6] = 0.1
+    z[np.flatnonzero((y == 3) & (background == 1))[:4], 6] = 10
+    np.savez(folder / "features.npz", z=z, y=y, background=background)
+    (folder / "names.txt").write_text("cat\ndog\nemu\nyak\n")
+    flags = ["--classes", str(folder / "names.txt"), "--out", str(folder)]
+    look.main([str(folder / "features.npz"), *flags])
+
+    def at(address, width=1400):
+        return browser.at(address, width, folder)
+
+    return browser, at
+
+
+NAMES = {0: "cat", 1: "cat / dog", 2: "", 3: "background 1", 5: "", 6: "background 1"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", [0, 1])
+def test_a_class_names_a_dimension_from_half_of_its_images(planted, label):
+    browser, at = planted
+    at(f"label={label}&sort=dim")
+    titles = browser.page.locator(".card > div.row .cut").all_inner_texts()
+    assert titles == [f"{k} {name}".strip() for k, name in NAMES.items()]
+
+
+CARDS = {
+    "a share below half": (2, "cat 45 %"),
+    "a tie": (1, "cat / dog 50 %"),
+    "a tie of many": (3, "cat / dog / 2 more 25 %"),
+    "chance": (5, "chance 100 %"),
+    "a rate": (3, "on 50 % of images"),
+    "one image": (5, "on 1 image"),
+    "the best class by F1": (0, "F1 for cat 100 %"),
+    "what names no dimension": (6, "emu 71 %"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("k, text", CARDS.values(), ids=CARDS)
+def test_a_card_says_what_it_shows(planted, k, text):
+    browser, at = planted
+    at("label=0")
+    assert text in browser.card(k)
+
+
+@pytest.mark.slow
+def test_the_page_begins_with_what_a_card_is(planted):
+    _, at = planted
+    text = at("all")
+    assert "Each card is one of 6 dimensions" in text
+    assert text.index("Each card") < text.index("How to read this") < text.index("Numbers")
+
+
+@pytest.mark.slow
+def test_how_to_read_this_unfolds(planted):
+    browser, at = planted
+    assert "correlation" not in at("all")
+    browser.page.click("text=How to read this")
+    assert "correlation" in browser.page.inner_text("main")
+    browser.page.click("text=How to read this")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["all", "dim=0", "class=1"])
+def test_every_number_has_a_tooltip(planted, address):
+    browser, at = planted
+    at(address)
+    assert browser.page.locator("dl > div[title]").count() > 4
+    assert browser.page.locator("dl > div:not([title]), .card small:not([title])").count() == 0
+
+
+@pytest.mark.slow
+def test_a_number_that_is_not_there_is_not_shown(planted):
+    _, at = planted
+    text = at("all")
+    assert "linear probe" not in text
+    assert "–" not in text
+
+
+@pytest.mark.slow
+def test_a_class_says_how_many_dimensions_it_names(planted):
+    _, at = planted
+    assert "named “cat”\n2 dimensions" in at("class=0&label=0")
+
+
+@pytest.mark.slow
+def test_a_dead_dimension_has_live_neighbours(planted):
+    browser, at = planted
+    assert "Dimension 4 is dead" in at("dim=4")
+    assert browser.cards() == [2, 3, 5, 6]
+
+
+@pytest.mark.slow
+def test_a_search_without_hits_has_an_example(planted):
+    browser, at = planted
+    at("label=0")
+    assert browser.find("xyz") == set()
+    assert "No dimension fits “xyz”" in browser.page.inner_text("main")
+    browser.page.click(".cards a >> nth=0")
+    browser.wait()
+    assert len(browser.cards()) > 0
+
+
+# ---- on a phone
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["all", "dim=0&image=7", "class=1"])
+def test_the_header_leaves_a_phone_its_screen(browser, address):
+    browser.at(address, width=390)
+    assert browser.sizes("header")[0][1] <= 60
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width, folds", [(390, 0), (1400, 2)], ids=["phone", "desk"])
+def test_numbers_and_plot_are_folded_on_a_phone(browser, width, folds):
+    browser.at("all", width)
+    assert browser.page.locator("details[open]").count() == folds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["all", "dim=0", "image=7", "class=1", "find=xyz"])
+def test_a_finger_finds_what_it_wants(browser, address):
+    browser.at(address, width=390)
+    sizes = browser.sizes("a, button, select, input, summary")
+    assert min(height for _, height in sizes) >= 40
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["dim=0", "image=7", "class=1", "dim=x"])
+def test_every_view_leads_to_all_dimensions(browser, address):
+    browser.at(address)
+    assert browser.page.inner_text("header").startswith("← All dimensions")
 
 
 NARROW = ["image=99", "image=100", "dim=x", "dim=<b>&sort=__proto__&run=7", "class=99"]
@@ -5967,7 +6269,7 @@ def test_a_page_without_images_works_too(browser, tmp_path, address):
 
 @pytest.mark.slow
 def test_the_page_is_silent_and_asks_for_nothing(browser):
-    for address in ("all", "dim=0", "image=7", "class=1"):
+    for address in ("all", "dim=0", "image=7", "class=1", "dim=x", "find=xyz"):
         browser.at(address)
     assert all(str(what).startswith("file:") for what in browser.noise)
 

@@ -2,55 +2,155 @@
 
     python tools/decode.py data/imagenet100 --size 256
     python tools/decode.py data/tiny-imagenet-200 --size 64
+    python tools/decode.py data/mine --size 64 --test-share 0.2     split what has no test set
     python tools/decode.py data/mine --size 64 --skip-unreadable    leave out files that are damaged
 
-Reads <folder>/{train,test}/<class>/*, in any depth below the class; val/ serves as test/. (Of
-Tiny-ImageNet remove the unlabelled test/ and sort val/ into class folders first.) Writes into the
-folder, where --dataset finds them
+Reads one of
+    <folder>/{train,test}/<class>/*    in any depth below the class; val/ serves as test/
+    <folder>/{train,test}/*            images without labels
+    <folder>/<class>/*, <folder>/*     with --test-share, which splits them (or train/ alone)
+(Of Tiny-ImageNet remove the unlabelled test/ and sort val/ into class folders first.)
+
+Writes into the folder, where --dataset finds them
     x_train.npy, x_test.npy    uint8 (N, size, size, 3): the shorter side to `size` pixels, then the
                                central square
-    y_train.npy, y_test.npy    int64 (N,): the numbers of the classes
+    y_train.npy, y_test.npy    int64 (N,): the numbers of the classes, where there are labels
+    split.csv                  file, class and set of each image, in the order of the arrays
+
+Grey values of 16 bits are rescaled to 8; of 16-bit colours the upper byte is taken.
 
 Until all is done they are in <folder>/decoding/. What is interrupted goes on there when it is
-started again; a list of files that has changed, or another --size, starts afresh.
+started again; a list of files that has changed, another --size or another split starts afresh.
 """
 
 import argparse
+import csv
 import hashlib
 import json
 import os
 import shutil
 import sys
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import torch
 import torchvision.transforms.v2.functional as TF
-from torchvision.datasets.folder import ImageFolder, pil_loader
+from PIL import Image
+from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 
 # In the order in which they are moved: before the last, the folder does not load as a data set.
-FILES = ("y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
+FILES = ("split.csv", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
+WORK = "decoding"  # the folder of what is not complete
+BITS_PER_SAMPLE = 258  # a TIFF file's tag
 AT_ONCE = 512  # files; so many at most are decoded again after an interruption
 
 
-def find_images(folder: Path) -> dict[str, ImageFolder]:
-    """The image files of "train" and "test" and their classes; BadInput where one has none."""
-    test = "test" if (folder / "test").is_dir() else "val"
+Images = list[tuple[str, int]]  # of each its file and the number of its class
+
+
+# ------------------------------------------------------------------------------------- image files
+def list_images(folder: Path, work: Path) -> tuple[Images, list[str]]:
+    """The images in a folder and the names of their classes, which are the folders in it.
+
+    Without such folders, the images have no names of classes and all the number 0.
+    work: where the program writes; it is no class.
+    """
+    names = sorted(os.listdir(folder))
+    classes = [name for name in names if (folder / name).is_dir() and folder / name != work]
+    if not classes:
+        files = [str(folder / name) for name in names if name.lower().endswith(IMG_EXTENSIONS)]
+        return [(file, 0) for file in files], []
+    numbers = {name: number for number, name in enumerate(classes)}
     try:
-        found = {
-            "train": ImageFolder(str(folder / "train")),
-            "test": ImageFolder(str(folder / test)),
-        }
-    except FileNotFoundError as error:
-        raise common.BadInput(error) from error
-    alone = sorted({*found["train"].classes} ^ {*found["test"].classes})
-    if alone:
-        wanted = f"train/ and {test}/ need the same classes"
-        raise common.BadInput(f"{folder}: {wanted}; '{alone[0]}' is in one of them")
+        return make_dataset(str(folder), numbers, IMG_EXTENSIONS), classes
+    except FileNotFoundError as error:  # a class has no images
+        raise common.BadInput(f"{folder}: {error}") from error
+
+
+def split(images: Images, share: float, seed: int) -> dict[str, Images]:
+    """The images as "train" and "test", in their order: a share of each class, at random, to test.
+
+    Where a class has two images or more, each part gets one at least. A single one is in "train".
+    """
+    random = torch.Generator().manual_seed(seed)
+    members = defaultdict(list)  # number of a class: which images, in random order
+    for i in torch.randperm(len(images), generator=random).tolist():
+        _, number = images[i]
+        members[number].append(i)
+    chosen = set()
+    for of_class in members.values():
+        count = max(1, round(share * len(of_class)))
+        count = min(count, len(of_class) - 1)
+        chosen.update(of_class[:count])
+
+    found = {"train": [], "test": []}
+    for i, image in enumerate(images):
+        part = "test" if i in chosen else "train"
+        found[part].append(image)
     return found
+
+
+def find_images(folder: Path, share=None, seed=0) -> tuple[dict[str, Images], list[str]]:
+    """The images of "train" and "test", and the names of their classes; none without labels.
+
+    share: of each class, which becomes the test set where the folder has none
+    BadInput says which layouts there are, or names a class that is in one part alone.
+    """
+    common.need(folder.is_dir(), f"{folder} is not a folder")
+    work = folder / WORK
+    train = folder / "train"
+    test = folder / "test"
+    if not test.is_dir():
+        test = folder / "val"
+
+    if share is None:
+        layout = "train/<class>/*.jpg and test/<class>/*.jpg"
+        unlabelled = "without labels train/*.jpg and test/*.jpg"
+        remedy = "to split <class>/*.jpg or *.jpg, add --test-share 0.2"
+        wanted = f"{folder} needs {layout} ({unlabelled}); {remedy}"
+        common.need(train.is_dir() and test.is_dir(), wanted)
+        found = {}
+        found["train"], classes = list_images(train, work)
+        found["test"], of_test = list_images(test, work)
+        alone = sorted({*classes} ^ {*of_test})
+        if alone:
+            wanted = f"train/ and {test.name}/ need the same classes"
+            raise common.BadInput(f"{folder}: {wanted}; '{alone[0]}' is in one of them")
+    else:
+        common.need(not test.is_dir(), f"{test} is a test set already: leave out --test-share")
+        whole = train if train.is_dir() else folder
+        images, classes = list_images(whole, work)
+        found = split(images, share, seed)
+    for part, images in found.items():
+        wanted = f"two or more are needed, of {', '.join(IMG_EXTENSIONS)}"
+        common.need(len(images) > 1, f"{folder}: the {part} set has {len(images)} images; {wanted}")
+    return found, classes
+
+
+# ---------------------------------------------------------------------------------------- decoding
+def read(path: str) -> Image.Image:
+    """An image file in RGB of 8 bits. ValueError where it does not tell how large a value can be.
+
+    Grey values v of 16 bits become v / 257, rounded. Of 16-bit colours Pillow takes the upper byte.
+    """
+    with Image.open(path) as image:
+        if not image.mode.startswith(("I", "F")):
+            return image.convert("RGB")
+        of_16_bits = image.mode == "I" and image.format in ("PNG", "PPM")
+        if not (of_16_bits or image.mode.startswith("I;16")):
+            kind = "floats" if image.mode == "F" else "signed or 32-bit integers"
+            raise ValueError(f"it holds {kind} of unknown range; save it with 8 or 16 bits")
+        bits = 16
+        if image.format == "TIFF":
+            (bits,) = image.tag_v2[BITS_PER_SAMPLE]  # 12 or 16
+        largest = 2**bits - 1
+        values = np.asarray(image) * (255 / largest)
+    return Image.fromarray(values.round().astype(np.uint8)).convert("RGB")
 
 
 def square(path: str, size: int) -> np.ndarray:
@@ -58,7 +158,7 @@ def square(path: str, size: int) -> np.ndarray:
 
     The shorter side to `size` pixels, with anti-aliasing, then the central square.
     """
-    image = TF.resize(pil_loader(path), [size])
+    image = TF.resize(read(path), [size])
     return np.asarray(TF.center_crop(image, [size, size]))
 
 
@@ -68,16 +168,19 @@ def write_state(work: Path, state: dict) -> None:
         file.write(json.dumps(state).encode())
 
 
-def start(work: Path, found: dict[str, ImageFolder], size: int) -> dict:
+def start(work: Path, found: dict[str, Images], size: int) -> dict:
     """How far an earlier decoding of the same files has come; else a new one.
 
-    files: a hash of their names and the size
+    files: a hash of their names, their parts and the size
     train, test: images that are decoded
     unreadable: the numbers of those that cannot be, by part
     """
     names = [str(size)]
-    for images in found.values():
-        for path, _ in images.samples:
+    total = 0
+    for part, images in found.items():
+        names.append(part)
+        total += len(images)
+        for path, _ in images:
             names.append(path.removeprefix(str(work.parent)))
     text = "\n".join(names).encode(errors="surrogateescape")
     files = hashlib.sha256(text).hexdigest()
@@ -88,7 +191,7 @@ def start(work: Path, found: dict[str, ImageFolder], size: int) -> dict:
         if state["files"] == files:
             return state
     shutil.rmtree(work, ignore_errors=True)
-    needed = (len(names) - 1) * size * size * 3
+    needed = total * size * size * 3
     free = shutil.disk_usage(work.parent).free
     if needed > free:  # writing to a map on a full disk would end the program without a word
         wanted = f"{needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
@@ -97,7 +200,7 @@ def start(work: Path, found: dict[str, ImageFolder], size: int) -> dict:
     return {"files": files, "train": 0, "test": 0, "unreadable": {"train": [], "test": []}}
 
 
-def fill(part: str, images: ImageFolder, size: int, work: Path, state: dict, skip: bool) -> None:
+def fill(part: str, images: Images, size: int, work: Path, state: dict, skip: bool) -> None:
     """Decode what is left of a part into the memory-mapped x_<part>.npy, AT_ONCE files at a time.
 
     Images are on disk before progress.json says so. BadInput names a file that cannot be read,
@@ -111,7 +214,7 @@ def fill(part: str, images: ImageFolder, size: int, work: Path, state: dict, ski
     def decode_one(i):
         """None, or why file i cannot be read."""
         try:
-            out[i] = square(images.samples[i][0], size)
+            out[i] = square(images[i][0], size)
         except Exception as error:  # every image format fails in its own way
             return str(error)
         return None
@@ -126,39 +229,64 @@ def fill(part: str, images: ImageFolder, size: int, work: Path, state: dict, ski
                 i = failed[0]
                 reason = f"cannot be read as an image ({errors[i - first]})"
                 remedy = "mend or remove it, or leave out all such files with --skip-unreadable"
-                raise common.BadInput(f"{images.samples[i][0]} {reason}; {remedy}")
+                raise common.BadInput(f"{images[i][0]} {reason}; {remedy}")
             out.flush()
             state["unreadable"][part] += failed
             state[part] = chunk.stop
             write_state(work, state)
 
 
-def complete(part: str, images: ImageFolder, work: Path, unreadable: list[int]) -> None:
+def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
+    """Write rows of the array in one .npy file into another; neither stays mapped into memory."""
+    array = np.load(source, mmap_mode="r")
+    shape = (len(rows), *array.shape[1:])
+    copy = np.lib.format.open_memmap(target, "w+", array.dtype, shape)
+    for i, row in enumerate(common.progress(rows, what)):
+        copy[i] = array[row]
+    copy.flush()
+
+
+def complete(part: str, images: Images, classes: list[str], work: Path, unreadable: list[int]):
     """Take the unreadable images out of x_<part>.npy, say so, and write y_<part>.npy.
 
-    Done twice it changes nothing.
+    Done twice it changes nothing. Returns the images that are left.
     """
-    path = work / f"x_{part}.npy"
-    out = np.load(path, mmap_mode="r")
     kept = np.delete(np.arange(len(images)), unreadable)
-    if len(kept) < len(out):
-        shape = (len(kept), *out.shape[1:])
-        rest = np.lib.format.open_memmap(work / "kept.npy", "w+", np.uint8, shape)
-        for row, i in enumerate(common.progress(kept, f"{part}, images that are kept")):
-            rest[row] = out[i]
-        rest.flush()
-        os.replace(work / "kept.npy", path)
-    labels = np.asarray(images.targets, np.int64)
-    np.save(work / f"y_{part}.npy", labels[kept])
-    print(f"{part}: {len(kept)} images of {len(images.classes)} classes")
+    common.need(len(kept), f"no image of the {part} set can be read, the first is {images[0][0]}")
+    path = work / f"x_{part}.npy"
+    decoded, *_ = np.load(path, mmap_mode="r").shape
+    if len(kept) < decoded:
+        copy_rows(path, work / "kept.npy", kept, f"{part}, images that are kept")
+        os.replace(work / "kept.npy", path)  # Windows does not replace what is mapped
+    left = [images[i] for i in kept]
+    labels = np.array([number for _, number in left], np.int64)
+    kind = "without labels"
+    if classes:
+        kind = f"of {len(np.unique(labels))} classes"
+        np.save(work / f"y_{part}.npy", labels)
+    print(f"{part}: {len(left)} images {kind}")
     if unreadable:
-        first = images.samples[unreadable[0]][0]
+        first, _ = images[unreadable[0]]
         print(f"{len(unreadable)} cannot be read and are left out, first {first}")
+    return left
 
 
-def decode(folder: Path, size: int, skip_unreadable=False) -> None:
+def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None:
+    """split.csv: which file is in which set, in the order of the arrays."""
+    errors = "surrogateescape"  # names of files are bytes
+    with open(work / "split.csv", "w", newline="", encoding="utf-8", errors=errors) as file:
+        table = csv.writer(file, lineterminator="\n")
+        table.writerow(["file", "class", "set"])
+        for part, images in kept.items():
+            for path, number in images:
+                name = Path(path).relative_to(work.parent).as_posix()
+                of_class = classes[number] if classes else ""
+                table.writerow([name, of_class, part])
+
+
+def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed=0) -> None:
     """Decode the images in `folder` to `size` pixels, from where an interrupted decoding ended."""
-    work = folder / "decoding"
+    work = folder / WORK
     last = folder / FILES[-1]
     if last.exists():
         shutil.rmtree(work, ignore_errors=True)
@@ -170,13 +298,15 @@ def decode(folder: Path, size: int, skip_unreadable=False) -> None:
         print(text)
         return
 
-    found = find_images(folder)
+    found, classes = find_images(folder, test_share, seed)
     state = start(work, found, size)
     if not state.get("complete"):
         for part, images in found.items():
             fill(part, images, size, work, state, skip_unreadable)
+        kept = {}
         for part, images in found.items():
-            complete(part, images, work, state["unreadable"][part])
+            kept[part] = complete(part, images, classes, work, state["unreadable"][part])
+        write_split(work, kept, classes)
         write_state(work, state | {"complete": True})
     for name in FILES:
         if (work / name).exists():  # else it was moved before an interruption
@@ -192,15 +322,19 @@ def main(argv=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = flags.add_argument
-    of_folder = "holds train/ and test/ or val/, a folder per class in each"
+    of_folder = "holds the images, laid out in one of these ways"
     of_size = (
         "side in pixels: 256 for ImageNet and ImageNet-100 (views of 224), 64 for Tiny-ImageNet"
     )
+    of_share = "share of each class that becomes the test set, of a folder without one"
+    whole = common.within(-1, 2**32, int)
     add("folder", type=Path, help=of_folder)
     add("--size", type=common.within(0, kind=int), required=True, help=of_size)
     add("--skip-unreadable", action="store_true", help="leave out files that cannot be decoded")
+    add("--test-share", type=common.within(0, 1), help=of_share)
+    add("--seed", type=whole, default=0, help="of that choice (default: 0)")
     args = flags.parse_args(argv)
-    decode(args.folder, args.size, args.skip_unreadable)
+    decode(args.folder, args.size, args.skip_unreadable, args.test_share, args.seed)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,29 @@
 """look.py's pictures that need matplotlib, each of what finished runs left in their folders."""
 
+import argparse
 import json
 import re
+import sys
 from pathlib import Path
 
-import matplotlib
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-import common
-import shapes
-from sparsehead import effective_rank, min_max_ratio, spectrum
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import common  # noqa: E402
+import shapes  # noqa: E402
+from sparsehead import effective_rank, min_max_ratio, spectrum  # noqa: E402
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt  # noqa: E402
+try:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+except ImportError as error:
+    if __name__ != "__main__":  # which draws nothing
+        raise ImportError(f"{error}: pip install matplotlib") from error
 
 
 def save(figure, path: Path) -> None:
@@ -296,3 +304,13 @@ def background_rates(runs: dict[str, list[np.ndarray]], of_background, folder: P
         panel.set(xlabel="frequency of its background")
     panels[0].set_ylabel("activation rate of the dimension")
     figure.savefig(folder / "background-rates.png", dpi=90)
+
+
+# -------------------------------------------------------------------------------------- no program
+if __name__ == "__main__":
+    about = "no program: python look.py runs/<run> draws with it, after pip install matplotlib"
+    flags = argparse.ArgumentParser(prog="draw.py", usage=argparse.SUPPRESS, description=about)
+    _, unknown = flags.parse_known_args()
+    if unknown:
+        flags.error(f"{about}; {unknown[0]} is not known")
+    print(f"draw.py: {about}")

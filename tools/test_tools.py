@@ -1,13 +1,20 @@
-"""decode.py, finetune.py, robustness.py, selection.py and words.py.
+"""decode.py, draw.py as a program, finetune.py, robustness.py, selection.py and words.py.
 
 On toys whose answer is known, and on runs of a second.
 """
 
 import argparse
 import colorsys
+import csv
+import importlib
+import itertools
 import json
 import re
+import runpy
 import shutil
+import struct
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -22,6 +29,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 import torchvision
 import words
+from PIL import Image
 from torchvision.transforms.v2 import functional as TF
 
 import common
@@ -128,7 +136,7 @@ def test_other_files_start_afresh(damaged):
 
 
 def test_no_image_is_decoded_twice(pets, interrupted):
-    for _ in range(11):  # after six batches, after all of them, after each of the four files
+    for _ in range(12):  # after six batches, after all of them, after each of the five files
         assert "pets" in refusal(lambda: common.load_data("pets", pets.parent))
         with pytest.raises(KeyboardInterrupt):
             decode.decode(pets, 16)
@@ -138,7 +146,7 @@ def test_no_image_is_decoded_twice(pets, interrupted):
 
 def test_what_was_interrupted_is_as_if_in_one_go(pets, interrupted, monkeypatch, tmp_path, capsys):
     shutil.copytree(pets, tmp_path / "whole")
-    for _ in range(11):
+    for _ in range(12):
         with pytest.raises(KeyboardInterrupt):
             decode.decode(pets, 16)
     decode.decode(pets, 16)  # all that is left is to say so
@@ -151,14 +159,16 @@ def test_what_was_interrupted_is_as_if_in_one_go(pets, interrupted, monkeypatch,
 
 
 def test_images_taken_out_stay_out_after_an_interruption(damaged, interrupted):
-    for _ in range(12):  # one more: the array without the unreadable image
+    for _ in range(13):  # one more: the array without the unreadable image
         with pytest.raises(KeyboardInterrupt):
             decode.decode(damaged, 8, skip_unreadable=True)
     assert np.load(damaged / "x_train.npy").shape == (7, 8, 8, 3)
     assert np.load(damaged / "y_train.npy").shape == (7,)
 
 
-def test_decoding_says_how_far_it_is(pets, capsys):
+def test_decoding_says_how_far_it_is(pets, capsys, monkeypatch):
+    ten_seconds_each = itertools.count(0, 10)
+    monkeypatch.setattr(common.time, "monotonic", ten_seconds_each.__next__)
     decode.decode(pets, 8)
     assert "train, 3 images at a time: 0/3" in capsys.readouterr().err
 
@@ -175,8 +185,9 @@ def test_another_size_than_the_decoded_is_refused(pets):
 
 def test_test_images_go_before_validation_images(tmp_path):
     write_images(tmp_path, ["train", "test", "val"], 1)
-    found = decode.find_images(tmp_path)
-    assert found["test"].root == str(tmp_path / "test")
+    found, _ = decode.find_images(tmp_path)
+    path, _ = found["test"][0]
+    assert path == str(tmp_path / "test/cat/0.png")
 
 
 def test_classes_without_test_images_are_refused(pets):
@@ -184,8 +195,23 @@ def test_classes_without_test_images_are_refused(pets):
     assert "train/ and val/ need the same classes; 'dog'" in refusal("decode.py --size 8", pets)
 
 
-def test_a_folder_without_images_is_refused(tmp_path):
-    assert "train" in refusal("decode.py --size 8", tmp_path)
+def test_a_part_without_images_is_refused(tmp_path):
+    (tmp_path / "train").mkdir()
+    (tmp_path / "test").mkdir()
+    assert "the train set has 0 images" in refusal("decode.py --size 8", tmp_path)
+
+
+def test_a_class_without_images_is_refused(pets):
+    (pets / "train/cow").mkdir()
+    message = refusal("decode.py --size 8", pets)
+    assert "train: Found no valid file for the classes cow" in message
+
+
+def test_a_set_of_unreadable_images_is_refused(pets):
+    for file in pets.glob("train/*/*.png"):
+        file.write_bytes(b"no image")
+    message = refusal("decode.py --size 8 --skip-unreadable", pets)
+    assert "no image of the train set can be read" in message
 
 
 def test_a_disk_without_room_is_refused(pets, monkeypatch):
@@ -200,6 +226,238 @@ def test_a_disk_with_just_the_room_is_filled(pets, monkeypatch):
     monkeypatch.setattr(decode.shutil, "disk_usage", lambda _: enough)
     decode.decode(pets, 8)
     assert (pets / "x_test.npy").exists()
+
+
+MAPS = Path("/proc/self/maps")  # of Linux: the files that are mapped into memory
+
+
+@pytest.mark.skipif(not MAPS.exists(), reason="the system does not list what is mapped")
+def test_no_file_is_mapped_while_it_is_replaced(damaged, monkeypatch):
+    replace = decode.os.replace
+    replaced = []
+
+    def look_and_replace(source, target):
+        mapped = MAPS.read_text()
+        assert str(source) not in mapped
+        assert str(target) not in mapped
+        replace(source, target)
+        replaced.append(Path(target).name)
+
+    monkeypatch.setattr(decode.os, "replace", look_and_replace)
+    decode.decode(damaged, 8, skip_unreadable=True)
+    assert replaced.count("x_train.npy") == 2  # without the unreadable image, then to its place
+
+
+# ---- images of more than eight bits
+EVERY_VALUE = np.arange(2**16, dtype=np.uint16).reshape(256, 256)
+
+
+def written_by_pillow(kind, path):
+    Image.fromarray(EVERY_VALUE.astype(kind)).save(path)
+
+
+def written_by_hand(kind, path):
+    path.write_bytes(b"P5 256 256 65535\n" + EVERY_VALUE.astype(kind).tobytes())
+
+
+@pytest.mark.parametrize(
+    "write, kind, name",
+    [
+        (written_by_pillow, "<u2", "grey.png"),
+        (written_by_pillow, "<u2", "grey.tif"),
+        (written_by_pillow, ">u2", "big-endian.tif"),
+        (written_by_hand, ">u2", "grey.pgm"),
+    ],
+    ids=["png", "tif", "big-endian tif", "pgm"],
+)
+def test_sixteen_bits_are_rescaled_to_eight(tmp_path, write, kind, name):
+    path = tmp_path / name
+    write(kind, path)
+    expected = (EVERY_VALUE.astype(int) + 128) // 257
+    assert np.array_equal(np.asarray(decode.read(path)), expected[..., None].repeat(3, 2))
+
+
+def test_a_ramp_of_sixteen_bits_is_one_of_eight(pets):
+    ramp = np.arange(256, dtype=np.uint16).reshape(16, 16)
+    Image.fromarray(257 * ramp).save(pets / "train/cat/0.png")
+    decode.decode(pets, 16)
+    assert np.array_equal(np.load(pets / "x_train.npy")[0, :, :, 0], ramp)
+
+
+def test_white_of_twelve_bits_is_white(tmp_path):
+    path = tmp_path / "white.tif"
+    Image.fromarray(np.full((8, 8), 65535, np.uint16)).save(path)
+    tag = struct.pack("<HHI", 258, 3, 1)  # of the bits of a value
+    with_16, with_12 = tag + struct.pack("<I", 16), tag + struct.pack("<I", 12)
+    path.write_bytes(path.read_bytes().replace(with_16, with_12))
+    assert np.asarray(decode.read(path)).min() == 255
+
+
+@pytest.mark.parametrize("kind", [np.int32, np.float32])
+def test_values_of_unknown_range_are_refused(pets, kind):
+    Image.fromarray(np.ones((20, 20), kind)).save(pets / "train/dog/9.tif")
+    message = refusal("decode.py --size 8", pets)
+    assert "dog/9.tif cannot be read" in message
+    assert "of unknown range; save it with 8 or 16 bits" in message
+
+
+# ---- folders without a test set, and images without labels
+@pytest.fixture
+def whole(tmp_path):
+    """A folder of four images of a cat, four of a dog and one of a cow; no test set."""
+    write_images(tmp_path, ["whole"])
+    (tmp_path / "whole/cow").mkdir()
+    shutil.copy(tmp_path / "whole/cat/0.png", tmp_path / "whole/cow")
+    return tmp_path / "whole"
+
+
+@pytest.fixture
+def flat(tmp_path):
+    """A folder of eight images, in it and nowhere deeper."""
+    write_images(tmp_path, ["of"])
+    (tmp_path / "flat").mkdir()
+    for file in tmp_path.glob("of/*/*.png"):
+        shutil.copy(file, tmp_path / "flat" / f"{file.parent.name}{file.name}")
+    return tmp_path / "flat"
+
+
+def rows_of(folder):
+    """split.csv: (file, class, set) of each image."""
+    with open(folder / "split.csv", encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == ["file", "class", "set"]
+    return rows
+
+
+@pytest.mark.parametrize("layout", ["whole", "flat"])
+def test_a_folder_without_a_test_set_hears_the_layouts(request, layout):
+    message = refusal("decode.py --size 8", request.getfixturevalue(layout))
+    assert "needs train/<class>/*.jpg and test/<class>/*.jpg" in message
+    assert "add --test-share 0.2" in message
+
+
+@pytest.mark.parametrize("share, tested", [(0.01, 1), (0.5, 2), (0.99, 3)])
+def test_each_class_is_split(whole, share, tested):
+    run_program(f"decode.py --size 8 --test-share {share}", whole)
+    assert np.bincount(np.load(whole / "y_test.npy")).tolist() == [tested, 0, tested]
+    assert np.bincount(np.load(whole / "y_train.npy")).tolist() == [4 - tested, 1, 4 - tested]
+
+
+def test_split_csv_has_the_rows_of_the_arrays(whole):
+    (whole / "dog/2.png").write_bytes(b"no image")
+    run_program("decode.py --size 8 --test-share 0.5 --skip-unreadable", whole)
+    x = np.concatenate([np.load(whole / "x_train.npy"), np.load(whole / "x_test.npy")])
+    rows = rows_of(whole)
+    assert len(rows) == len(x) == 8
+    for image, (file, _, _) in zip(x, rows):
+        assert np.array_equal(image, decode.square(whole / file, 8))
+
+
+def test_split_csv_names_class_and_set(whole):
+    run_program("decode.py --size 8 --test-share 0.5", whole)
+    numbers = {"cat": 0, "cow": 1, "dog": 2}
+    for part in "train", "test":
+        classes = [of_class for _, of_class, of_part in rows_of(whole) if of_part == part]
+        y = np.load(whole / f"y_{part}.npy")
+        assert [numbers[name] for name in classes] == y.tolist()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_seed_is_a_split(whole, seed):
+    first, _ = decode.find_images(whole, 0.5, 0)
+    second, _ = decode.find_images(whole, 0.5, seed)
+    assert (first == second) == (seed == 0)
+
+
+def test_training_images_alone_are_split(whole, tmp_path):
+    whole.rename(tmp_path / "train")
+    found, classes = decode.find_images(tmp_path, 0.5)
+    assert classes == ["cat", "cow", "dog"]
+    assert (len(found["train"]), len(found["test"])) == (5, 4)
+
+
+def test_a_test_set_is_not_replaced_by_a_split(pets):
+    message = refusal("decode.py --size 8 --test-share 0.2", pets)
+    assert "val is a test set already: leave out --test-share" in message
+
+
+def test_too_few_images_are_not_split(flat):
+    for file in list(flat.iterdir())[2:]:
+        file.unlink()
+    message = refusal("decode.py --size 8 --test-share 0.5", flat)
+    assert "the train set has 1 images; two or more are needed" in message
+
+
+def test_another_split_starts_afresh(whole, monkeypatch):
+    monkeypatch.setattr(decode, "AT_ONCE", 3)
+    (whole / "dog/3.png").write_bytes(b"no image")
+    with pytest.raises(common.BadInput):
+        decode.decode(whole, 8, test_share=0.01)
+    assert (whole / "decoding").is_dir()  # it is no class
+    decode.decode(whole, 8, skip_unreadable=True, test_share=0.99)
+    for image, (file, _, _) in zip(np.load(whole / "x_train.npy"), rows_of(whole)):
+        assert np.array_equal(image, decode.square(whole / file, 8))
+
+
+def test_the_same_files_in_other_parts_start_afresh(tmp_path):
+    a, b, c = ("a.png", 0), ("b.png", 0), ("c.png", 0)
+    first = decode.start(tmp_path / "first", {"train": [a, b], "test": [c]}, 8)
+    second = decode.start(tmp_path / "second", {"train": [a], "test": [b, c]}, 8)
+    assert first["files"] != second["files"]
+
+
+def test_images_without_classes_load_without_labels(flat):
+    run_program("decode.py --size 8 --test-share 0.25", flat)
+    data = common.load_data("flat", flat.parent)
+    assert (len(data.x_train), len(data.x_test)) == (6, 2)
+    assert data.y_train is None
+
+
+def test_parts_without_classes_load_without_labels(flat, tmp_path):
+    for part in "train", "test":
+        shutil.copytree(flat, tmp_path / "mine" / part)
+    run_program("decode.py --size 8", tmp_path / "mine")
+    data = common.load_data("mine", tmp_path)
+    assert (len(data.x_train), len(data.x_test)) == (8, 8)
+    assert data.y_train is None
+
+
+def test_a_split_folder_trains(flat, tmp_path):
+    run_program("decode.py --size 16 --test-share 0.25", flat)
+    mine = f"--dataset flat --data-root {flat.parent} --preset shapes --batch-size 4"
+    options = f"{mine} --epochs 1 --limit 4 --image-size 16 --device cpu"
+    run_program(f"ncl.py {options} --out", tmp_path / "run")
+    assert records(tmp_path / "run")[-1]["epochs"] == 1
+
+
+# ------------------------------------------------------------------------------------------ draw.py
+@pytest.fixture
+def without_matplotlib(monkeypatch):
+    """As if it was not installed."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "draw", raising=False)
+
+
+def start_draw():
+    """What `python tools/draw.py` does, with the arguments in sys.argv."""
+    runpy.run_path(str(ROOT / "tools/draw.py"), run_name="__main__")
+
+
+def test_draw_has_help_without_matplotlib(without_matplotlib, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["draw.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        start_draw()
+    assert "python look.py runs/<run>" in capsys.readouterr().out
+
+
+def test_draw_refuses_to_draw_without_matplotlib(without_matplotlib, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["draw.py", "runs/mine"])
+    assert "pip install matplotlib" in refusal(start_draw)
+
+
+def test_who_needs_draw_hears_what_to_install(without_matplotlib):
+    with pytest.raises(ImportError, match="pip install matplotlib"):
+        importlib.import_module("draw")
 
 
 # ---------------------------------------------------------------------------------------- finetune
@@ -988,6 +1246,8 @@ def test_the_words_of_a_run_are_those_of_look(worded):
         "words.py {ncl}": "no text.npz of a run",
         "words.py {mmncl} --classes {ncl}/metrics.jsonl": "4 classes; tiny has 10",
         "decode.py . --size 0": "it must be > 0",
+        "decode.py . --size 8 --test-share 1": "it must be",
+        "decode.py nowhere --size 8": "nowhere is not a folder",
     }.items(),
 )
 def test_what_a_tool_cannot_use_is_refused(runs, tmp_path, monkeypatch, command, message):
