@@ -10,8 +10,8 @@ page has none. What counts as active, and what the numbers mean, stands in inter
 
 look.html            dimensions, images, and the words that tools/words.py found: one offline file
 dimensions.csv       interpret.py's numbers, a row for each dimension, the most active first
-top_images.png       the ten most active dimensions, a column each: their strongest images
-                     ([NCL] Fig. 1a, b)
+top_images.png       the ten most active dimensions, a column each under its number: their strongest
+                     images ([NCL] Fig. 1a, b)
 active_images.png    the same columns: all images that a dimension is active on, evenly spread
 
 and of a run, with matplotlib:
@@ -21,7 +21,7 @@ selection.png        after tools/selection.py: P@10 and probe with the m most ac
 collapse.png         simsiam.py: the collapse indicator over the epochs ([SimSiam] Fig. 2)
 spectra.png          sparsehead.py, several runs of any file: eigenvalues of the covariances
                      (--head none, linear and mlp together: [SparseHead] Fig. 1)
-<experiment>.png     sparse_coding.py: minimum max-cosine and loss over training
+<experiment>.png     a folder of sparse_coding.py: minimum max-cosine and loss over training
 """
 
 import argparse
@@ -42,7 +42,7 @@ import torch
 import torch.nn.functional as F
 import torchvision
 import torchvision.transforms.v2.functional as TF
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 import common
@@ -50,12 +50,19 @@ import interpret
 from interpret import Activations, BadInput, need
 
 ASSETS = Path(__file__).parent / "assets"
-MOST = 2000  # dimensions of a page, those of most interest
-PICTURED = 20_000  # images of a page, at random
+# of a page
+MOST = 2000  # dimensions, those of most interest
+PICTURED = 20_000  # images, at random
 LARGEST = 64  # pixels of an image's longer side
-STRONGEST, SPREAD, RANDOM = 48, 40, 40  # images of a dimension on its page
-TOP, NEAR = 32, 12  # dimensions and neighbours of an image
-PARTNERS, BINS = 8, 32  # other dimensions on a dimension's page; bins of its histogram
+# of a dimension
+STRONGEST = 48  # images of the largest activations
+SPREAD = 40  # images evenly spread over all that activate it
+RANDOM = 40  # images at random of these
+PARTNERS = 8  # other dimensions, with which it is active, or never
+BINS = 32  # of its histogram
+# of an image
+TOP = 32  # dimensions
+NEAR = 12  # neighbours
 KINDS = {  # numpy's and JavaScript's names
     "f4": "Float32Array",
     "u1": "Uint8Array",
@@ -86,19 +93,16 @@ def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
     has the "lines" of metrics.jsonl, and "words" of words.json or None.
     Raises BadInput where there is no run, or one that has not finished.
     """
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        config["method"], Path(config["dataset"]), Path(config["data_root"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{folder} is not the folder of a run ({reason})") from None
+    config = read_config(folder)
     if not (folder / "embeddings.npz").exists():
         reason = "the run has not finished, or an older version made it"
         raise BadInput(f"{folder} has no embeddings.npz: {reason}")
     try:
         arrays = read_arrays_of_run(folder)
+        config["words"] = None
         words = folder / "words.json"
-        config["words"] = json.loads(words.read_text())["words"] if words.exists() else None
+        if words.exists():
+            config["words"] = json.loads(words.read_text())["words"]
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         config["lines"] = [json.loads(line) for line in lines]
         config["lines"][-1]["epochs"]  # which only the final record has
@@ -108,11 +112,28 @@ def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
     return config, arrays
 
 
+def read_config(folder: Path) -> dict:
+    """config.json of a run of an image method; BadInput where it is none."""
+    path = folder / "config.json"
+    need(path.exists(), f"{folder} is not the folder of a run: it has no config.json")
+    try:
+        config = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{folder} is not the folder of a run ({reason})") from None
+    for key in "method", "dataset", "data_root":
+        if not isinstance(config, dict) or not isinstance(config.get(key), str):
+            reason = f"its config.json has no {key}"
+            raise BadInput(f"{folder} is not the folder of a run of an image method: {reason}")
+    return config
+
+
 def read_arrays_of_run(folder: Path) -> dict[str, Tensor]:
     """embeddings.npz: h and z in float32, then the labels. ValueError where they make no sense."""
     with np.load(folder / "embeddings.npz", allow_pickle=False) as archive:
         arrays = {key: torch.from_numpy(archive[key]) for key in archive.files}
-    h, z = arrays.pop("h").float(), arrays.pop("z").float()
+    h = arrays.pop("h").float()
+    z = arrays.pop("z").float()
     sound = h.ndim == z.ndim == 2 and len(h) == len(z) > 1 and z.shape[1] > 0
     if not sound or not (h.sum() + z.sum()).isfinite():
         raise ValueError("embeddings.npz is damaged, or not finite in 16 bits")
@@ -130,10 +151,11 @@ def images_of(config: dict, arrays: dict[str, Tensor], root: str) -> Tensor:
     data = common.load_data(config["dataset"], root)
     same = len(data.x_test) == len(arrays["z"])
     for name, numbers in ("y", "classes"), ("background", "background_classes"):
-        y, kept = getattr(data, f"{name}_test"), arrays.get(name)
-        classes = getattr(data, numbers, None)
+        y = getattr(data, f"{name}_test")
+        kept = arrays.get(name)
         if y is None or kept is None:
             continue
+        classes = getattr(data, numbers, None)
         if classes is not None:
             y = classes[y]
         same = same and torch.equal(y, kept)
@@ -183,7 +205,9 @@ def class_names(
         names = known[prefix]
         if given and prefix == "" and len(names) < C:
             raise BadInput(f"{given} names {len(names)} classes; {dataset} has {C}")
-        result.append(names[:C] if len(names) >= C else [str(c) for c in range(C)])
+        if len(names) < C:
+            names = [str(c) for c in range(C)]
+        result.append(names[:C])
     return result
 
 
@@ -200,12 +224,18 @@ def read_images(path: Path) -> np.ndarray | list[Path]:
         print(f"{len(files):,} images, from {files[0]} to {files[-1]} in the order of their names")
         return files
     arrays = interpret.read_arrays(path)
-    dense = {key: a for key, a in arrays.items() if isinstance(a, np.ndarray)}
-    fitting = [a for a in dense.values() if a.ndim in (3, 4)]
-    if "images" in dense:
-        fitting = [dense["images"]]
-    shapes = ", ".join(f"{key or 'array'} {a.shape}" for key, a in dense.items())
-    need(len(fitting) == 1, f"{path}: which array is the images? There are: {shapes or 'none'}")
+    fitting = []
+    shapes = []
+    for key, a in arrays.items():
+        if not isinstance(a, np.ndarray):
+            continue
+        shapes.append(f"{key or 'array'} {a.shape}")
+        if a.ndim in (3, 4):
+            fitting.append(a)
+    if "images" in arrays:
+        fitting = [arrays["images"]]
+    shapes = ", ".join(shapes) or "none"
+    need(len(fitting) == 1, f"{path}: which array is the images? There are: {shapes}")
     return channels_first(fitting[0], path)
 
 
@@ -266,7 +296,8 @@ def pictures(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
 def draw_images(folder: Path, images: np.ndarray | list[Path], a: Activations) -> None:
     """top_images.png and active_images.png of the ten dimensions with the largest mean."""
     mean = np.bincount(a.dims, a.values, a.K)
-    columns = np.argsort(-mean, kind="stable")[: min(10, int((a.n > 0).sum()))]
+    live = int((a.n > 0).sum())
+    columns = np.argsort(-mean, kind="stable")[: min(10, live)]
     rows = min(8, a.N)
     for name in "top_images", "active_images":
         chosen = []
@@ -279,7 +310,19 @@ def draw_images(folder: Path, images: np.ndarray | list[Path], a: Activations) -
         grid = torchvision.utils.make_grid(tiles, nrow=len(columns), pad_value=1)
         scale = max(1, LARGEST // tiles.shape[-1])  # small images are enlarged, pixel by pixel
         grid = grid.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
-        torchvision.utils.save_image(grid, folder / f"{name}.png")
+        heads = [a.name(int(k)) for k in columns]
+        under_heads(grid, heads).save(folder / f"{name}.png")
+
+
+def under_heads(grid: Tensor, heads: list[str], height=24) -> Image.Image:
+    """A picture (3, H, W) in [0, 1] of as many columns as heads, each under its head."""
+    picture = TF.to_pil_image(F.pad(grid, (0, 0, height, 0), value=1))
+    pen = ImageDraw.Draw(picture)
+    font = ImageFont.load_default()
+    for i, head in enumerate(heads):
+        middle = (i + 0.5) * picture.width / len(heads)
+        pen.text((middle - pen.textlength(head, font) / 2, 6), head, "black", font)
+    return picture
 
 
 # ------------------------------------------------------------------------- what the page is made of
@@ -328,10 +371,8 @@ def images_of_dimension(n: int, draw: np.random.Generator) -> np.ndarray:
     The strongest; then some evenly spread over all of them; then some at random.
     """
     strongest = np.arange(min(n, STRONGEST))
-    spread = np.arange(n)
-    if n > SPREAD:
-        spread = np.linspace(0, n - 1, SPREAD).round().astype(int)
-    random = draw.choice(n, min(n, RANDOM), replace=False) if n else spread
+    spread = np.linspace(0, n - 1, min(n, SPREAD)).round().astype(int)
+    random = draw.permutation(n)[:RANDOM]
     parts = []
     for places, width in (strongest, STRONGEST), (spread, SPREAD), (random, RANDOM):
         parts.append(np.pad(places, (0, width - len(places)), constant_values=-1))
@@ -341,7 +382,8 @@ def images_of_dimension(n: int, draw: np.random.Generator) -> np.ndarray:
 def meetings(a: Activations) -> np.ndarray:
     """How many images activate both of two dimensions, (K, K)."""
     order = np.argsort(a.images, kind="stable")
-    images, dims = a.images[order], a.dims[order]
+    images = a.images[order]
+    dims = a.dims[order]
     both = torch.zeros(a.K, a.K)
     width = 5000
     for first in range(0, a.N, width):
@@ -389,15 +431,17 @@ def of_dimensions(
     bins       (K, BINS) a histogram of its activations
     <prefix>count (K, C), its images of each class; and `partners`
     """
-    dims, n = a.dims, a.n
+    n = a.n
     peak = np.zeros(a.K, np.float32)
     peak[n > 0] = a.values[a.start[:-1][n > 0]]
-    share = a.values / peak[dims]
+    share = a.values / peak[a.dims]
     bins = (share * BINS).astype(int).clip(max=BINS - 1)
+    cells = np.bincount(a.dims * BINS + bins, minlength=a.K * BINS)
 
     seen = only_images(a, chosen)
     draw = np.random.default_rng(0)
-    shown, value = [], []
+    shown = []
+    value = []
     for k in range(a.K):
         entries = slice(seen.start[k], seen.start[k + 1])
         places = images_of_dimension(seen.n[k], draw)
@@ -412,7 +456,7 @@ def of_dimensions(
         "peak": peak,
         "shown": np.stack(shown),
         "value": np.stack(value),
-        "bins": np.bincount(dims * BINS + bins, minlength=a.K * BINS).reshape(a.K, BINS),
+        "bins": cells.reshape(a.K, BINS),
     }
     for prefix, label in labels.items():
         counts = interpret.class_counts(a, label.y, len(label.classes))
@@ -422,7 +466,8 @@ def of_dimensions(
 
 def strongest_of_dense(z: np.ndarray, halves: bool, kept: np.ndarray):
     """Of rows of z (P, K) the TOP strongest of the dimensions kept: places among them, values."""
-    index, values = [], []
+    index = []
+    values = []
     for rows in torch.from_numpy(interpret.unit_rows(z)).split(1000):
         if halves:
             rows = torch.cat([rows, -rows], 1).clamp(min=0)
@@ -442,10 +487,13 @@ def strongest_of_sparse(z: interpret.Entries, halves: bool, kept: np.ndarray, ch
     row[chosen] = np.arange(len(chosen))
     column = np.full(entries.K, -1)
     column[kept] = np.arange(len(kept))
-    rows, columns = row[entries.images], column[entries.dims]
+    rows = row[entries.images]
+    columns = column[entries.dims]
     order = np.lexsort((-np.abs(entries.values), rows))
     order = order[(rows[order] >= 0) & (columns[order] >= 0)]
-    rows, columns, entered = rows[order], columns[order], entries.values[order]
+    rows = rows[order]
+    columns = columns[order]
+    entered = entries.values[order]
 
     rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
     top = rank < min(TOP, len(kept))
@@ -481,7 +529,9 @@ def of_images(
         "largest": largest,
         "actives": np.bincount(a.images, minlength=a.N)[chosen],
     }
-    features = e.judge if sparse else e.z
+    features = e.z
+    if sparse:
+        features = e.judge
     if features is not None:
         x = torch.from_numpy(interpret.unit_rows(features[chosen]))
         cosines, near = common.neighbours(x, x, min(NEAR, len(x) - 1), skip_self=True)
@@ -496,19 +546,28 @@ def binary(arrays: dict[str, np.ndarray]) -> tuple[dict[str, list], str]:
 
     Integers take the smallest type that holds them.
     """
-    where, parts, at = {}, [], 0
+    where = {}
+    parts = []
+    at = 0
     for name, a in arrays.items():
         a = np.asarray(a)
         kind = "f4"
         if a.dtype.kind in "iu":
-            fitting = [k for k in list(KINDS)[1:] if (a.astype(k) == a).all()]
-            kind = fitting[0]
+            kind = smallest_kind(a)
         where[name] = [KINDS[kind], at, a.size]
         part = a.astype("<" + kind).tobytes()
         part += bytes(-len(part) % 4)
         parts.append(part)
         at += len(part)
     return where, base64.b64encode(zlib.compress(b"".join(parts), 9)).decode()
+
+
+def smallest_kind(a: np.ndarray) -> str:
+    """The first of the integer KINDS, which are in the order of their size, that holds all of a."""
+    for kind in list(KINDS)[1:]:
+        if (a.astype(kind) == a).all():
+            return kind
+    raise ValueError(f"integers from {a.min()} to {a.max()} fit no kind")
 
 
 def sprites(images: Tensor, quality=85) -> tuple[dict[str, int], list[str]]:
@@ -519,7 +578,8 @@ def sprites(images: Tensor, quality=85) -> tuple[dict[str, int], list[str]]:
     """
     images = shrink(images)
     h, w = images.shape[2:]
-    H, W = 16 * math.ceil(h / 16), 16 * math.ceil(w / 16)
+    H = 16 * math.ceil(h / 16)
+    W = 16 * math.ceil(w / 16)
     columns = min(4096 // W, len(images))
     rows = 15_900_000 // (columns * W * H)
     sheets = []
@@ -553,28 +613,48 @@ def names_by_number(classes: np.ndarray, known: list[str]) -> dict[int, str]:
 
 def of_source(source: Source, labels: dict[str, interpret.Truth], chosen: np.ndarray):
     """What the page says of a run or file: facts, and arrays by their names."""
-    e, findings = source.embedding, source.findings
-    a = findings.activations
+    findings = source.findings
     kept = of_most_interest(findings, labels)
-    own = only_dimensions(a, kept)
+    own = only_dimensions(findings.activations, kept)
     arrays = {name: column[kept] for name, column in findings.columns.items()}
-    untrained = {}
-    for name, column in findings.untrained.items():
-        untrained["untrained_" + name] = column[findings.untrained["n"] > 0]
     for prefix, label in labels.items():  # the page numbers classes 0, 1, ..., C - 1
         for name in prefix + "class", prefix + "best":
             number = np.nan_to_num(arrays[name], nan=label.classes[0])
             arrays[name] = np.searchsorted(label.classes, number)
-            untrained.pop("untrained_" + name, None)
     arrays |= of_dimensions(own, chosen, labels)
-    arrays |= of_images(e, a, kept, chosen)
-    arrays |= untrained
+    arrays |= of_images(source.embedding, findings.activations, kept, chosen)
+    arrays |= of_untrained(findings, labels)
+    return facts_of(source, kept), arrays
 
+
+def of_untrained(findings: interpret.Findings, labels) -> dict[str, np.ndarray]:
+    """The untrained dictionary's live dimensions: their images n, and cons and f1 of each label."""
+    columns = findings.untrained
+    if not columns:
+        return {}
+    wanted = ["n"]
+    for prefix in labels:
+        wanted += [prefix + "cons", prefix + "f1"]
+    live = columns["n"] > 0
+    return {"untrained_" + name: columns[name][live] for name in wanted}
+
+
+def facts_of(source: Source, kept: np.ndarray) -> dict:
+    """What the page says of a run or file of which it has these dimensions."""
+    e = source.embedding
+    findings = source.findings
+    a = findings.activations
     config = source.config
-    words = config.get("words")
-    if words:
-        words = [words[k] if k < len(words) else [] for k in kept]  # of +k, none of -k
-    record = config["lines"][-1] if config else {}
+    record = {}
+    words = None
+    if config:
+        record = config["lines"][-1]
+        words = config["words"]
+    if words:  # of +k, none of -k
+        words = [words[k] if k < len(words) else [] for k in kept]
+    near = "z"
+    if isinstance(e.z, interpret.Entries):
+        near = e.judge_name
     facts = {
         "name": e.title,
         "K": a.K,
@@ -586,12 +666,58 @@ def of_source(source: Source, labels: dict[str, interpret.Truth], chosen: np.nda
         "untrained": finite(findings.controls.get("untrained", {})),
         "about": interpret.about(e, findings),
         "words": words,
-        "near": e.judge_name if isinstance(e.z, interpret.Entries) else "z",
+        "near": near,
         "is_run": bool(config),
     }
     for key in "command", "commit", "date":
         facts[key] = config.get(key) or "not noted"
-    return facts, arrays
+    return facts
+
+
+def told_most(findings: interpret.Findings, labels) -> int:
+    """The place of the label of which the dimensions tell most bits; the page opens on it."""
+    bits = [findings.numbers[prefix + "bits"] or 0.0 for prefix in labels]
+    if not bits:
+        return 0
+    return int(np.argmax(bits))
+
+
+def of_label(label: interpret.Truth, q: int) -> dict[str, np.ndarray]:
+    """What the page needs of its label number q.
+
+    label    (N,) the class of each image
+    base     (C,) the images of each class
+    chance   (N,) Cons. of 1, 2, ..., N random images
+    high     (N,) what 5 % of the draws of so many images exceed
+    """
+    draws = np.sort(interpret.random_consistency(label.y), axis=0)  # (200, N)
+    return {
+        f"label{q}": label.y,
+        f"base{q}": np.bincount(label.y),
+        f"chance{q}": label.chance,
+        f"high{q}": draws[189],
+    }
+
+
+def names_of(label: interpret.Truth, prefix: str, known: list[str]) -> list[str]:
+    """The names of classes on the page: "class 0" or "background 0" where nobody knows them."""
+    names = names_by_number(label.classes, known)
+    what = "class"
+    if prefix:
+        what = prefix.removesuffix("_")
+    return [names.get(c, f"{what} {c}") for c in label.classes.tolist()]
+
+
+def template() -> str:
+    """look.html without contents, of assets/ or beside this file; BadInput where it is in neither.
+
+    {{hash}}, {{numbers}}, {{meta}} and {{sheets}} are the places of what a page holds.
+    """
+    here = Path(__file__).parent
+    for path in ASSETS / "look.html", here / "look.html":
+        if path.exists():
+            return path.read_text(encoding="utf-8")
+    raise BadInput(f"the page's template is missing: copy assets/look.html to {here}")
 
 
 def page(sources: list[Source], command: str) -> str:
@@ -599,23 +725,21 @@ def page(sources: list[Source], command: str) -> str:
     first = sources[0].embedding
     labels = interpret.truths(first.labels)
     chosen = random_images(first.N)
-    arrays, names, facts = {"images": chosen}, [], []
+    arrays = {"images": chosen}
+    names = []
     for q, (prefix, label) in enumerate(labels.items()):
-        random = np.sort(interpret.random_consistency(label.y), axis=0)  # (200, N)
-        arrays[f"label{q}"] = label.y
-        arrays[f"base{q}"] = np.bincount(label.y)
-        arrays[f"chance{q}"] = label.chance
-        arrays[f"high{q}"] = random[189]
-        known = names_by_number(label.classes, sources[0].names.get(prefix, []))
-        what = "background" if prefix else "class"
-        names.append([known.get(c, f"{what} {c}") for c in label.classes.tolist()])
+        arrays |= of_label(label, q)
+        names.append(names_of(label, prefix, sources[0].names.get(prefix, [])))
+    facts = []
     for r, source in enumerate(sources):
         fact, own = of_source(source, labels, chosen)
         facts.append(fact)
-        arrays |= {f"{r}{name}": array for name, array in own.items()}
+        for name, array in own.items():
+            arrays[f"{r}{name}"] = array
 
     where, numbers = binary(arrays)
-    geometry, sheets = None, []
+    geometry = None
+    sheets = []
     if first.images is not None:
         geometry, sheets = sprites(pictures(first.images, chosen))
     meta = {
@@ -623,6 +747,7 @@ def page(sources: list[Source], command: str) -> str:
         "N": first.N,
         "labels": names,
         "keys": list(labels),
+        "opens": told_most(sources[0].findings, labels),
         "runs": facts,
         "shown": [STRONGEST, SPREAD, RANDOM],
         "near": min(NEAR, len(chosen) - 1),
@@ -631,16 +756,22 @@ def page(sources: list[Source], command: str) -> str:
         "arrays": where,
         "command": command,
     }
-    template = (ASSETS / "look.html").read_text(encoding="utf-8")
-    script = template.split("<script>")[1].split("</script>")[0]  # the one that may run
+    return filled(template(), meta, numbers, sheets)
+
+
+def filled(text: str, meta: dict, numbers: str, sheets: list[str]) -> str:
+    """The template with a page's contents in their places."""
+    script = text.split("<script>")[1].split("</script>")[0]  # the one that may run
+    digest = hashlib.sha256(script.encode()).digest()
     sheets = [f'<script type="text/plain" class="sheet">{sheet}</script>' for sheet in sheets]
-    holes = {
-        "hash": base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        "numbers": numbers,
-        "meta": json.dumps(meta, sort_keys=True).replace("<", "\\u003c"),
-        "sheets": "\n".join(sheets),
+    contents = {
+        "{{hash}}": base64.b64encode(digest).decode(),
+        "{{numbers}}": numbers,
+        "{{meta}}": json.dumps(meta, sort_keys=True).replace("<", "\\u003c"),
+        "{{sheets}}": "\n".join(sheets),
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda hole: holes[hole[1]], template)
+    parts = re.split(r"(\{\{\w+\}\})", text)
+    return "".join([contents.get(part, part) for part in parts])
 
 
 # ------------------------------------------------------------------------------------ the program
@@ -666,6 +797,13 @@ def parser() -> argparse.ArgumentParser:
     return flags
 
 
+def name_of(path: Path) -> str:
+    """What a run or file is called: the folder's name, or the file's without its ending."""
+    if path.is_file():
+        return path.resolve().stem
+    return path.resolve().name
+
+
 def folders(paths: list[Path], out: Path | None) -> list[Path]:
     """Where to write what is made of each path. BadInput: several files, and nobody said where."""
     if len(paths) == 1 and out:
@@ -673,7 +811,7 @@ def folders(paths: list[Path], out: Path | None) -> list[Path]:
     if len(paths) == 1 and paths[0].is_file():
         return [Path(f"{paths[0].stem}-interpret")]
     if out:
-        names = [path.resolve().stem if path.is_file() else path.resolve().name for path in paths]
+        names = [name_of(path) for path in paths]
         need(len(set(names)) == len(names), f"two sources have one name: {', '.join(names)}")
         return [out / name for name in names]
     files = [str(path) for path in paths if path.is_file()]
@@ -683,28 +821,42 @@ def folders(paths: list[Path], out: Path | None) -> list[Path]:
 
 def read(path: Path, folder: Path, args: argparse.Namespace, images) -> Source:
     """The run or file at this path. images: of --images, or None."""
-    config, arrays = {}, {}
-    if not path.is_file():
-        config, arrays = read_run(path)
-    e = interpret.read_embedding(path, args.labels, args.judge)
     if path.is_file():
-        interpret.read_names(args.classes, e)  # or says why not
-        names = {"": read_lines(args.classes)} if args.classes else {}
+        source = read_file(path, folder, args)
     else:
-        root = args.data_root or config["data_root"]
-        names = known_names(config["dataset"], root, args.classes)
-        if args.classes:
-            class_names(config["dataset"], root, labels_of(arrays), args.classes)  # or says why not
-        elif args.labels:
-            names[""] = []  # whose classes these are, nobody knows
-
+        source = read_folder(path, folder, args)
+    e = source.embedding
     if images is not None:
         need(len(images) == e.N, f"{path}: z has {e.N} rows, {args.images} has {len(images)}")
         e.images = images
-    elif config:
-        e.images = images_of(config, arrays, root).numpy()
+    elif source.config:
+        root = args.data_root or source.config["data_root"]
+        e.images = images_of(source.config, source.arrays, root).numpy()
     elif e.images is not None:
         e.images = channels_first(e.images, path)
+    return source
+
+
+def read_file(path: Path, folder: Path, args: argparse.Namespace) -> Source:
+    """The embedding of a file, with --labels, --judge and --classes."""
+    e = interpret.read_embedding(path, args.labels, args.judge)
+    interpret.read_names(args.classes, e)  # or says why not
+    names = {}
+    if args.classes:
+        names[""] = read_lines(args.classes)
+    return Source(folder, e, names)
+
+
+def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
+    """The embedding of a run, with --labels, --judge and --classes."""
+    config, arrays = read_run(path)
+    e = interpret.read_embedding(path, args.labels, args.judge)
+    root = args.data_root or config["data_root"]
+    names = known_names(config["dataset"], root, args.classes)
+    if args.classes:
+        class_names(config["dataset"], root, labels_of(arrays), args.classes)  # or says why not
+    elif args.labels:
+        names[""] = []  # whose classes these are, nobody knows
     return Source(folder, e, names, config, arrays)
 
 
@@ -734,14 +886,50 @@ def write(source: Source, rule: str) -> None:
         draw_images(source.folder, e.images, source.findings.activations)
 
 
+def write_page(source: Source, shown: list[Source], command: str) -> None:
+    """look.html of the sources shown, into the folder of this one."""
+    text = page(shown, command)
+    path = source.folder / "look.html"
+    path.write_text(text, encoding="utf-8")
+    print(f"open {path} in a browser ({len(text) / 1e6:.1f} MB)")
+
+
+def drawing():
+    """tools/draw.py as a module; ImportError where it or matplotlib is missing."""
+    sys.path.append(str(ASSETS.parent / "tools"))
+    import draw
+
+    return draw
+
+
+def draw_landscapes(draw, folders: list[Path]) -> None:
+    """The pictures of folders of sparse_coding.py; BadInput where there are none."""
+    for folder in folders:
+        draw.landscapes([folder])
+        drawn = sorted(path.name for path in folder.glob("*.png"))
+        need(drawn, f"{folder / 'curves.npz'} has the curves of no experiment of sparse_coding.py")
+        print(f"wrote {', '.join(drawn)} into {folder}")
+
+
 def main(argv=None):
+    if argv is None:
+        argv = sys.argv[1:]
     args = parser().parse_args(argv)
-    command = shlex.join(["python", "look.py", *(sys.argv[1:] if argv is None else argv)])
+    command = shlex.join(["python", "look.py", *argv])
     landscapes = [path for path in args.sources if (path / "curves.npz").exists()]
     paths = [path for path in args.sources if path not in landscapes]
     for path in paths:
         need(path.exists(), f"{path} is not there")
-    images = read_images(args.images) if args.images else None
+    if not paths:
+        for flag in "labels", "judge", "classes", "images", "data_root", "out":
+            given = getattr(args, flag) is not None
+            flag = f"--{flag.replace('_', '-')}"
+            need(not given, f"{flag} is of embeddings; {landscapes[0]} is of sparse_coding.py")
+    template()  # or says that it is missing, before anything is measured
+
+    images = None
+    if args.images:
+        images = read_images(args.images)
     sources = []
     for path, folder in zip(paths, folders(paths, args.out)):
         sources.append(read(path, folder, args, images))
@@ -751,21 +939,19 @@ def main(argv=None):
         shown = [source]
         if source is sources[0]:
             shown = [one for one in sources if same_images(source.embedding, one.embedding)]
-        text = page(shown, command)
-        path = source.folder / "look.html"
-        path.write_text(text, encoding="utf-8")
-        print(f"open {path} in a browser ({len(text) / 1e6:.1f} MB)")
+        write_page(source, shown, command)
 
     runs = [(source.folder, source.config, source.arrays) for source in sources if source.config]
     if not runs and not landscapes:
         return
-    sys.path.append(str(ASSETS.parent / "tools"))
     try:
-        import draw
+        draw = drawing()
     except ImportError as error:
-        print(f"the other pictures need matplotlib ({error})")
+        text = f"the other pictures need tools/draw.py and matplotlib ({error})"
+        need(sources, text)
+        print(text)
         return
-    draw.landscapes(landscapes)
+    draw_landscapes(draw, landscapes)
     draw.pictures(runs)
 
 
