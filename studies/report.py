@@ -1,0 +1,319 @@
+"""Bring the tables of README.md and of the pages in studies/ in line with the records.
+
+    python studies/report.py            rewrite the tables
+    python studies/report.py --check    change nothing; exit code 1 if a table differs
+
+A row whose label links to a run of images, [NCL](ncl/records.jsonl#shapes-ncl), shows the mean over
+its seeds, or over those in a column "seeds"; #shapes-ncl-seeds1-4 and #shapes-ncl-seed1 are these
+seeds alone. A label with two links shows the difference, by seed; COLUMNS says what a heading
+stands for. Where a heading links to a run of sparse_coding.py, a row's label is an experiment and
+a setting as that program names them. Other cells stay.
+"""
+
+import argparse
+import functools
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import records
+from records import ROOT, common, interpret, shapes  # of the folder above
+
+# ---------------------------------------------------------------------- what the headings stand for
+COLUMNS = {  # heading: numbers of a record, {key:format}
+    "LP@1": "{lp1:.1f}",
+    "LP@1 of z": "{lp1_embedding:.1f}",
+    "5-NN": "{knn5:.1f}",
+    "5-NN of z": "{knn5_embedding:.1f}",
+    "P@10": "{p_at_10:.1f}",
+    "top-1": "{top1:.1f}",
+    "seconds": "{seconds_train:.0f}",
+    # of dimensions
+    "Act.": "{act:.3f}",
+    "active": "{entries:.1f}",
+    "live": "{live_dims:.0f}",
+    "dead": "{dead_dims:.0f} %",
+    "below 0.1 %": "{rare_dims:.0f}",
+    "Cons.": "{cons:.1f}",
+    "weighted": "{cons_weighted:.1f}",
+    "adj.": "{adjusted:.1f}",
+    "Cons. of background": "{background_cons:.1f}",
+    "bits": "{bits:.3f}",
+    "H_s": "{entropy:.2f}",
+    "Corr.": "{corr:.3f}",
+    "SEPIN@10": "{sepin_10:.3f}",
+    "MonoScore": "{mono:.3f}",
+    "MonoScore by SimCLR": "{mono_simclr:.3f}",
+    "stability / by chance": "{stability:.2f} / {stability_chance:.2f}",
+    # of one method
+    "gates open": "{open:.2f}",
+    "indicator": "{spread:.2f}",
+    "aimed at": "{expected_act:.3f}",
+    "explained": "{explained_variance:.1%}",
+    "‖W‖₂,₁": "{l21:.3g}",
+    "unused": "{unused_columns:.0%}",
+    "rank of h / z": "{rank_representation:.1f} / {rank_embedding:.1f}",
+    "ratio of h / z": "{min_max_representation:.1f} / {min_max_embedding:.3g}",
+    # of captions
+    "image → text, R@1 / R@5": "{text_r1:.1f} / {text_r5:.1f}",
+    "text → image, R@1 / R@5": "{image_r1:.1f} / {image_r5:.1f}",
+    "zero-shot object": "{zero_shot:.1f}",
+    "zero-shot background": "{background_zero_shot:.1f}",
+    "Cons. of captions": "{text_cons:.1f}",
+    "Act. of captions": "{text_act:.3f}",
+    "nameable / by chance": "{nameable:.1f} / {nameable_chance:.1f}",
+    "by 20 images / by chance": "{nameable_top:.1f} / {nameable_top_chance:.1f}",
+    # of fine-tuning on a share of the labels
+    "tuned on 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}",
+    "1 %": "{finetune_0.01_top1:.1f}",
+    "10 %": "{finetune_0.1_top1:.1f}",
+    "100 %": "{finetune_1.0_top1:.1f}",
+    "1 % from scratch": "{scratch_0.01_top1:.1f}",
+    "10 % from scratch": "{scratch_0.1_top1:.1f}",
+    "100 % from scratch": "{scratch_1.0_top1:.1f}",
+}
+CHANGES = ["clean", "corrupted", "noise", "blur", "contrast", "brightness", "pixelation", "jpeg"]
+SHIFTS = ["reversed", "unseen", "paired_as_trained", "paired"]
+for name in CHANGES + SHIFTS:  # of tools/robustness.py
+    COLUMNS[name] = f"{{h_{name}:.1f}} / {{z_{name}:.1f}}"
+for name in shapes.BACKGROUNDS:
+    COLUMNS[name] = f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}"
+for share in interpret.SHARES:
+    COLUMNS[f"≥ {100 * share:g} %"] = f"{{cons_{share}:.1f}}"
+for kind in ("top", "random"):  # of tools/selection.py
+    for m in (32, 64, 128):
+        COLUMNS[f"P@10, {kind} {m}"] = f"{{p_at_10_{kind}_{m}:.1f}}"
+        COLUMNS[f"LP@1, {kind} {m}"] = f"{{lp1_{kind}_{m}:.1f}}"
+
+LINK = re.compile(r"\[[^]]*\]\(([^()#]*records\.jsonl)#([^()]+)\)")  # to a record: file, run
+SEEDS = re.compile(
+    r"(.*?)(?:-seed(\d+)|-seeds(\d+)-(\d+))?"
+)  # a run, its seeds where it names them
+NUMBER = re.compile(r"\{([\w.]+):([^}]+)\}")  # {key:format}
+MINUS_ZERO = re.compile(r"-(0(\.0+)?)(?![\d.])")
+TABLE = re.compile(r"((?:^\|.*\|\n){2,})", re.M)
+
+
+# ---------------------------------------------------------------------------------------- a record
+@functools.cache
+def records_in(file: Path) -> list[dict]:
+    """The records in a file, which a page asks for again and again."""
+    return records.read(file)
+
+
+def runs_in(file: Path, run: str) -> dict[int, dict]:
+    """Seed → record of a run in a file."""
+    return {record.get("seed", 0): record for record in records_in(file) if record["run"] == run}
+
+
+def seeds_of(file: Path, name: str, wanted: str = "") -> dict[int, dict[str, float]]:
+    """Seed → numbers of a run of images.
+
+    file, name: where a link leads, "shapes-ncl", "shapes-ncl-seed1" or "shapes-ncl-seeds1-4"
+    wanted: the seeds that the row names, such as "1, 2"; those of the link if it is empty
+    Raises BadInput where a record is missing.
+    """
+    run, only, first, last = SEEDS.fullmatch(name).groups()
+    found = runs_in(file, run)
+    seeds = list(found)
+    if only:
+        seeds = [int(only)]
+    if first:
+        seeds = list(range(int(first), int(last) + 1))
+    if re.search(r"\d", wanted):
+        seeds = [int(seed) for seed in re.findall(r"\d+", wanted)]
+    if not seeds or not set(seeds) <= set(found):
+        of_seeds = wanted or "on record"
+        raise common.BadInput(f"a table shows {name}, seeds {of_seeds}, which {file} lacks")
+    return {seed: records.numbers(found[seed]) for seed in seeds}
+
+
+# ------------------------------------------------------------------------------------------- a cell
+def values_of(key: str, label: str, linked: list[dict]) -> list[float]:
+    """A number of each seed; of two kinds of records the difference. Raises BadInput.
+
+    linked: what seeds_of() says of each record that a row's label links to.
+    """
+    first = linked[0]
+    try:
+        values = [numbers[key] for numbers in first.values()]
+        if len(linked) > 1:
+            subtracted = [linked[1][seed][key] for seed in first]
+            values = [value - less for value, less in zip(values, subtracted)]
+    except KeyError as error:
+        text = f"a table shows {label}, but of some of these records there is no {error}"
+        raise common.BadInput(text) from error
+    return values
+
+
+def mean_and_spread(values: list[float], form: str) -> str:
+    """The mean over seeds, with three or more ± their standard deviation."""
+    text = f"{np.mean(values):{form}}"
+    if len(values) > 2:
+        text += f" ± {np.std(values, ddof=1):{form}}"
+    return text.replace("%", " %")
+
+
+def image_cell(folder: Path, label: str, template: str, wanted: str = "") -> str | None:
+    """The records that a row's label links to as a cell. None where no record has a number.
+
+    folder: of the page; template: the cell with {key:format} for each number; wanted: the seeds, as
+    in seeds_of().
+    """
+    linked = []
+    for file, name in LINK.findall(label):
+        linked.append(seeds_of(folder / file, name, wanted))
+    cell = template
+    for key, form in NUMBER.findall(template):
+        if not any(key in numbers for numbers in linked[0].values()):
+            return None
+        text = mean_and_spread(values_of(key, label, linked), form)
+        cell = cell.replace(f"{{{key}:{form}}}", text)
+    return MINUS_ZERO.sub(r"\1", cell)
+
+
+def short(value: float) -> str:
+    """0.123 → .12"""
+    return f"{value:.2f}".removeprefix("0")
+
+
+def landscape_cell(file: Path, name: str, label: str) -> str | None:
+    """A setting in a record of sparse_coding.py as a cell. None where it is not in the record.
+
+    Maximum / median / minimum at the end; where there is the minimum of the max-cosine alone:
+    at the start → at each point on record, ± over seeds. label: "experiment: setting".
+    Raises BadInput where the record is missing.
+    """
+    found = runs_in(file, name)
+    if not found:
+        raise common.BadInput(f"a table shows {name}, which {file} lacks")
+    (record,) = found.values()
+    largest = median = start = ""
+    smallest = []
+    for row in record["results"]:
+        if f"{row['experiment']}: {row['setting']}" != label:
+            continue
+        start = short(row["start"])
+        end = short(row["end_mean"])
+        if row["statistic"] == "max":
+            largest = end
+        elif row["statistic"] == "median":
+            median = end
+        elif row["statistic"] == "min":
+            smallest.append(f"{end} ± {short(row['end_std'])}")
+    if median:
+        return f"{largest} / {median} / {smallest[-1]}"
+    if smallest:
+        return " → ".join([start] + smallest)
+    return None
+
+
+# ------------------------------------------------------------------------------------------ a table
+def cells_of(line: str) -> list[str]:
+    """A line of a Markdown table as its cells."""
+    return [cell.strip() for cell in line[1:-1].split("|")]
+
+
+def row_of(line: str, head: list[str], folder: Path) -> str:
+    """A row of a table with the cells that records fill made anew; the line where it has none."""
+    old = cells_of(line)
+    label = old[0]
+    seeds = dict(zip(head, old)).get("seeds", "")
+    row = [label]
+    for heading, cell in zip(head[1:], old[1:]):
+        of_landscape = LINK.search(heading)
+        if heading in COLUMNS and LINK.search(label):
+            found = image_cell(folder, label, COLUMNS[heading], seeds)
+            row.append(found or re.sub(r".*\d.*", "–", cell))
+        elif of_landscape:
+            file, name = of_landscape.groups()
+            row.append(landscape_cell(folder / file, name, label) or cell)
+        else:
+            row.append(cell)
+    if row == old:
+        return line
+    return f"| {' | '.join(row)} |"
+
+
+def remade(table: str, folder: Path) -> str:
+    """A Markdown table as the records have it. folder: of the page"""
+    first, ruler, *lines = table.splitlines()
+    head = cells_of(first)
+    rows = [row_of(line, head, folder) for line in lines]
+    return "\n".join([first, ruler] + rows) + "\n"
+
+
+def with_tables(text: str, folder: Path) -> str:
+    """A page in a folder with its tables as the records have them."""
+    pieces = TABLE.split(text)  # the second, fourth, … are the tables
+    for i in common.progress(range(1, len(pieces), 2), "tables"):
+        pieces[i] = remade(pieces[i], folder)
+    return "".join(pieces)
+
+
+# ----------------------------------------------------------------------------------------- the text
+def decimals(text: str) -> set[str]:
+    """The decimal numbers in a text, without leading zeros."""
+    found = re.findall(r"(?<![\w.])\d{0,3}\.\d+", text)
+    return {number.lstrip("0") for number in found}
+
+
+def unchecked(text: str) -> list[str]:
+    """The sentences of a page that quote a decimal number which none of its tables has."""
+    blocks = re.compile(r"^\|.*$|^```[^`]*```$", re.M)  # rows of tables, code and output
+    known = decimals("\n".join(blocks.findall(text)))
+    prose = blocks.sub("\n", text)
+    prose = re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", prose)  # without code and addresses
+    sentences = re.split(r"(?<=[.:;)*])\s+(?=[A-Z*(])|\n\n+|\n(?=[-#\d])", prose)
+    found = []
+    for sentence in sentences:
+        if decimals(sentence) - known:
+            found.append(" ".join(sentence.split()))
+    return found
+
+
+# -------------------------------------------------------------------------------------- the program
+def pages() -> list[Path]:
+    """README.md, studies/README.md and the questions' pages."""
+    of_questions = sorted(records.STUDIES.glob("*/README.md"))
+    return [ROOT / "README.md", records.STUDIES / "README.md"] + of_questions
+
+
+def bring_in_line(page: Path, check: bool) -> bool:
+    """Rewrite a page's tables, unless `check`, and say what differs; whether anything does."""
+    name = page.relative_to(ROOT)
+    old = page.read_text(encoding="utf-8")
+    new = with_tables(old, page.parent)
+    known = set(old.splitlines())
+    for line in new.splitlines():
+        if line not in known:
+            print(f"{name}, by the records: {line}")
+    for sentence in unchecked(new):
+        print(f"{name}, in no table: {sentence}")
+    if not check:
+        page.write_text(new, encoding="utf-8")
+    return old != new
+
+
+def main(argv=None):
+    flags = argparse.ArgumentParser(
+        prog="report.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.add_argument(
+        "--check", action="store_true", help="change nothing; exit code 1 if a table differs"
+    )
+    args = flags.parse_args(argv)
+    differs = False
+    for page in pages():
+        if bring_in_line(page, args.check):
+            differs = True
+    if args.check:
+        sys.exit(int(differs))
+
+
+if __name__ == "__main__":
+    common.launch(main)

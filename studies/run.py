@@ -1,0 +1,354 @@
+"""Make the runs of a question that are not on record, and record them.
+
+studies/<question>/runs.txt has a run a line, and indented below it the commands that the finished
+run is given to:
+
+    shapes-ncl   1-5   python ncl.py
+        python tools/selection.py RUN
+
+Its seeds are 1-5, or 1,2,3, or - where the program has seeds of its own. RUN stands for the run's
+folder, {seed} for its seed. To the first command this program adds --seed, --out runs/<run>-seed1
+(--resume, where it was interrupted), --device and --data-root; nothing else is made up. What is on
+record is skipped and what was interrupted goes on. To make a run anew, delete its line in
+records.jsonl and its folder in runs/ first.
+
+    python studies/run.py ncl                        SimCLR, NCL, NCL + TopK
+    python studies/run.py ncl bayesncl --rows "cifar10-cpu-*" shapes-ncl --seeds 1 2
+    python studies/run.py cifar100                   after 5, 10 and 20 epochs: five hours
+    python studies/run.py landscape --jobs 1         45 minutes on one thread
+    python studies/run.py papers                     the papers' recipes for 200 epochs, for a GPU
+    python studies/report.py                         then put the numbers into the pages
+
+On a CPU as many runs at a time as it has cores, each on one thread, which does more than one run on
+all. Ctrl-C, SIGTERM and --minutes end this program and its runs, which lose what follows their last
+checkpoint (--minutes: an epoch).
+"""
+
+import argparse
+import fnmatch
+import math
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import records
+import torch
+from records import ROOT, common  # of the folder above
+
+RUNS = ROOT / "runs"
+TELL_EVERY = 10  # seconds, how far it is
+
+
+# -------------------------------------------------------------------------------------- runs.txt
+def questions() -> list[str]:
+    """The folders of studies/ that have a runs.txt."""
+    return sorted(file.parent.name for file in records.STUDIES.glob("*/runs.txt"))
+
+
+def seeds_of(text: str) -> list[int | None]:
+    """1-5, 1,2,3 or -, a program's own: the seeds, None for its own. Raises ValueError."""
+    if text == "-":
+        return [None]
+    if "-" in text:
+        first, last = text.split("-")
+        return list(range(int(first), int(last) + 1))
+    return [int(seed) for seed in text.split(",")]
+
+
+def rows_of(question: str) -> dict[str, tuple[list[int | None], list[str]]]:
+    """A question's runs.txt: run → its seeds and its command lines, the training's first.
+
+    Raises BadInput for a line that it cannot read.
+    """
+    file = records.STUDIES / question / "runs.txt"
+    rows = {}
+    commands = []  # of the last run so far
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            if not line.startswith(" "):
+                name, seeds, line = line.split(maxsplit=2)
+                commands = []
+                rows[name] = seeds_of(seeds), commands
+            commands.append(without_python(line))
+        except ValueError as error:
+            wanted = "want a run, its seeds (1-5) and python <program> …, or spaces and the latter"
+            raise common.BadInput(f"{file}, line {number}: {wanted} ({error})") from error
+    return rows
+
+
+def without_python(command: str) -> str:
+    """The command without its "python". Raises ValueError."""
+    first, rest = command.split(maxsplit=1)
+    if first != "python":
+        raise ValueError(f"this begins with {first}")
+    return rest.strip()
+
+
+def asked_for(name: str, patterns: list[str] | None) -> bool:
+    """Whether --rows asks for a run: by its name, by a pattern or by saying nothing."""
+    if not patterns:
+        return True
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def takes_of_others(command: str) -> bool:
+    """Whether a training reads what other runs leave: features, weights."""
+    return "runs/" in command
+
+
+def commands(
+    question: str, patterns: list[str] | None, seeds: list[int] | None, extra: str
+) -> dict[str, list[list[str]]]:
+    """The runs of a question: name of the folder → command lines, the training's first.
+
+    Seeds are outermost; the runs that take something of others are last.
+
+    patterns, seeds: these only; extra: further flags of the runs that have a seed
+    """
+    rows = rows_of(question)
+    runs = {}
+    later = {}
+    for seed in [None, *range(10)]:
+        for row, (own_seeds, lines) in rows.items():
+            wanted = own_seeds
+            if seeds and own_seeds != [None]:
+                wanted = seeds
+            if seed not in wanted or not asked_for(row, patterns):
+                continue
+            name = row if seed is None else f"{row}-seed{seed}"
+            filled = []
+            for line in lines:
+                text = line.replace("{seed}", str(seed)).replace("RUN", f"runs/{name}")
+                filled.append(shlex.split(text))
+            if seed is not None:
+                filled[0] += shlex.split(extra) + ["--seed", str(seed)]
+            group = later if takes_of_others(lines[0]) else runs
+            group[name] = filled
+    return runs | later
+
+
+def checkpoints_read(question: str) -> set[str]:
+    """The runs of whose checkpoints on the way others are made."""
+    text = (records.STUDIES / question / "runs.txt").read_text(encoding="utf-8")
+    return set(re.findall(r"runs/(\S+)-seed\{seed\}/checkpoint-", text))
+
+
+# ------------------------------------------------------------------------------------------ a run
+def device_of(name: str, device: str) -> str:
+    """What a run is made on: of a run with "-cpu" in its name always a CPU."""
+    return "cpu" if "-cpu" in name else device
+
+
+def begin(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
+    """Begin a run in runs/<name>, or go on with it."""
+    run = RUNS / name
+    folder = os.path.relpath(run, ROOT)
+    if "--eval-only" in command:  # which has no --resume
+        shutil.rmtree(run, ignore_errors=True)
+    where = "--resume" if (run / "config.json").exists() else "--out"
+    command = command + [where, folder]
+    _, seed = records.split(name)
+    if seed is not None:
+        command += ["--device", device, "--data-root", data_root]
+    return start(name, command, device)
+
+
+def start(name: str, command: list[str], device: str) -> subprocess.Popen:
+    """Start a program. What it prints goes to runs/<name>.log."""
+    RUNS.mkdir(exist_ok=True)
+    print(f"{name}: {shlex.join(command)}", flush=True)
+    environment = dict(os.environ)
+    if device == "cpu":
+        environment["OMP_NUM_THREADS"] = "1"
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    with open(RUNS / f"{name}.log", "a") as log:
+        return subprocess.Popen(
+            [sys.executable] + command,
+            cwd=ROOT,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+        )
+
+
+def has_ended(name: str) -> bool:
+    """Whether runs/<name> is a run of sparse_coding.py that is complete: that has no --resume."""
+    run = RUNS / name
+    return (run / "results.json").exists() and not (run / "memory").exists()
+
+
+def copy_checkpoint(name: str, seen: dict[str, int]) -> None:
+    """Keep a run's checkpoint as checkpoint-<epochs>.pt before the next takes its place.
+
+    seen: name → when the last one that was copied was written
+    """
+    path = RUNS / name / "checkpoint.pt"
+    if not path.exists():
+        return
+    written = path.stat().st_mtime_ns
+    if written != seen.get(name):
+        seen[name] = written
+        epochs = common.load_checkpoint(path)["epochs"]
+        shutil.copy(path, path.with_name(f"checkpoint-{epochs}.pt"))
+
+
+def keep(question: str, name: str, code: int) -> bool:
+    """Record a run that has ended with an exit code; whether it ended well."""
+    if code:
+        last = (RUNS / f"{name}.log").read_text().splitlines()[-1:]
+        print(f"{name}: exit code {code}: {' '.join(last)}", file=sys.stderr, flush=True)
+        return False
+    record = records.keep(question, RUNS / name)
+    numbers = records.numbers(record)
+    if numbers:
+        print(common.table(name, numbers), flush=True)
+    else:
+        print(f"{name}: recorded", flush=True)
+    return True
+
+
+# ------------------------------------------------------------------------------------- all of them
+def unrecorded(question: str, names: list[str]) -> list[str]:
+    """Those of these runs that are not on record."""
+    known = [records.by_name(record) for record in records.read(records.file_of(question))]
+    left = []
+    for name in names:
+        run, seed = records.split(name)
+        if (run, seed or 0) not in known:
+            left.append(name)
+    return left
+
+
+def record_all(
+    question: str,
+    runs: dict[str, list[list[str]]],
+    jobs: int,
+    device: str,
+    data_root: str,
+    end: float,
+) -> bool:
+    """Make and record the runs that are not on record; whether all ended well.
+
+    runs: name → command lines; jobs: how many at a time; end: of all, by time.monotonic()
+    """
+    waiting = unrecorded(question, list(runs))
+    total = len(waiting)
+    later = {name for name, lines in runs.items() if takes_of_others(" ".join(lines[0]))}
+    left = {name: list(lines) for name, lines in runs.items()}  # command lines to come
+    copied = checkpoints_read(question)
+    running = {}  # name: its program
+    seen = {}
+    well = True
+    next_line = time.monotonic() + TELL_EVERY
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs and time.monotonic() < end:
+                name = waiting[0]
+                if name in later and not later.issuperset(running):
+                    break  # until the runs that others read from have ended
+                waiting.remove(name)
+                if has_ended(name):
+                    keep(question, name, 0)
+                    continue
+                command = left[name].pop(0)
+                running[name] = begin(name, command, device_of(name, device), data_root)
+            time.sleep(0.1)
+
+            for name, program in list(running.items()):
+                run, _ = records.split(name)
+                if run in copied:
+                    copy_checkpoint(name, seen)
+                code = program.poll()
+                if code is None:
+                    continue
+                if code == 0 and left[name]:
+                    command = left[name].pop(0) + ["--data-root", data_root]
+                    running[name] = start(name, command, device_of(name, device))
+                    continue
+                del running[name]
+                if not keep(question, name, code):
+                    well = False
+
+            now = time.monotonic()
+            if now > next_line:
+                ended = total - len(waiting) - len(running)
+                text = f"{ended}/{total} runs have ended; running: {', '.join(running)}"
+                print(text, file=sys.stderr, flush=True)
+                next_line = now + TELL_EVERY
+            if (waiting or running) and now > end:
+                sys.exit("--minutes are over; the same command goes on where the checkpoints are")
+    except KeyboardInterrupt:
+        sys.exit("interrupted; the same command goes on where the checkpoints are")
+    finally:  # no run outlives this program
+        for program in running.values():
+            program.terminate()
+            program.wait()
+    return well
+
+
+# -------------------------------------------------------------------------------------- the program
+def parser() -> argparse.ArgumentParser:
+    flags = argparse.ArgumentParser(
+        prog="run.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    known = questions()
+    add = flags.add_argument
+    add("questions", nargs="+", choices=known, metavar="question", help=", ".join(known))
+    rows = "these runs only, by name or pattern (default: every line of runs.txt)"
+    add("--rows", nargs="+", metavar="run", help=rows)
+    seeds = "these only, 0 to 9, whatever runs.txt says"
+    add("--seeds", nargs="+", type=int, choices=range(10), metavar="seed", help=seeds)
+    add("--jobs", type=int, help="runs at a time (default: one a core on a CPU, one on a GPU)")
+    minutes = "end after so many, with a checkpoint per epoch"
+    add("--minutes", type=float, default=math.inf, help=minutes)
+    more = "further flags of every run, such as --flags='--checkpoint-every 1'"
+    add("--flags", default="", help=more)
+    add("--data-root", default="data", help="folder of the data sets (default: data)")
+    add("--device", default=device, help="of runs with -cpu in their names: always cpu")
+    return flags
+
+
+def jobs_for(names: list[str], device: str) -> int:
+    """One run a core, where all are on a CPU; else one at a time."""
+    devices = {device_of(name, device) for name in names}
+    if devices == {"cpu"}:
+        return torch.get_num_threads()
+    return 1
+
+
+def main(argv=None):
+    args = parser().parse_args(argv)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
+    end = time.monotonic() + 60 * args.minutes
+    extra = args.flags
+    if args.minutes < math.inf:
+        extra += " --checkpoint-every 1"
+    of_questions = {}
+    for question in args.questions:
+        of_questions[question] = commands(question, args.rows, args.seeds, extra)
+    if not any(of_questions.values()):
+        raise common.BadInput("--rows: no runs.txt of these questions has such a run")
+
+    well = True
+    for question, runs in of_questions.items():
+        if not runs:
+            continue
+        jobs = args.jobs or jobs_for(list(runs), args.device)
+        if not record_all(question, runs, jobs, args.device, args.data_root, end):
+            well = False
+    sys.exit(0 if well else 1)
+
+
+if __name__ == "__main__":
+    common.launch(main)
