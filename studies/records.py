@@ -91,6 +91,18 @@ def put(file: Path, record: dict) -> None:
         new.write("".join(lines).encode())
 
 
+def add(name: str, part: str, numbers: dict[str, float]) -> None:
+    """Write what was measured of a run into its record, where it is on record.
+
+    name: of the run's folder; part: one of TOOLS
+    """
+    run, seed = split(name)
+    for file in STUDIES.glob("*/records.jsonl"):
+        record = of_seeds(file, run).get(seed or 0)
+        if record:
+            put(file, record | {part: numbers})
+
+
 def of_seeds(file: Path, run: str) -> dict[int, dict]:
     """Seed → record of a run in a file, by seed."""
     found = [record for record in read(file) if record["run"] == run]

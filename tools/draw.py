@@ -13,7 +13,6 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
-import shapes  # noqa: E402
 from sparsehead import effective_rank, min_max_ratio, spectrum  # noqa: E402
 
 try:
@@ -279,31 +278,6 @@ def draw_experiment(folder: Path, experiment: str, settings: list[str], curves: 
     lines, labels = panels[0].get_legend_handles_labels()
     figure.legend(lines, labels, fontsize=7, loc="outside right")
     save(figure, folder / f"{experiment}.png")
-
-
-# ------------------------------------------------------------------------------ pictures of records
-def background_rates(runs: dict[str, list[np.ndarray]], of_background, folder: Path) -> None:
-    """background-rates.png: dimensions that stand for a background, their activation rate over its
-    frequency; above, how many a run has.
-
-    runs: a panel's title → dimensions.csv of its seeds
-    of_background: (dimensions.csv, number of a background) → the rates of its dimensions
-    """
-    figure, panels = plt.subplots(
-        1, len(runs), figsize=(12, 3.2), layout="constrained", sharex=True, sharey=True
-    )
-    for panel, (title, seeds) in zip(panels, runs.items()):
-        for b, frequency in enumerate(shapes.BACKGROUNDS.values()):
-            rates = np.concatenate([of_background(columns, b) for columns in seeds])
-            x = frequency + np.linspace(-0.008, 0.008, len(rates))  # beside each other
-            panel.scatter(x, rates, 6, color="C0", alpha=0.4)
-            count = f"{len(rates) / len(seeds):.0f}"
-            panel.annotate(count, (frequency, 0.43), ha="center", fontsize=8)
-        panel.plot([0, 0.42], [0, 0.42], color="grey", linewidth=0.8)
-        panel.set(title=f"{title}, {len(seeds)} seeds", ylim=(0, 0.46))
-        panel.set(xlabel="frequency of its background")
-    panels[0].set_ylabel("activation rate of the dimension")
-    figure.savefig(folder / "background-rates.png", dpi=90)
 
 
 # -------------------------------------------------------------------------------------- no program

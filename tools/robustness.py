@@ -1,7 +1,8 @@
 """How well a linear probe of a run, fitted on clean images, reads shifted ones.
 
     python tools/robustness.py runs/<run> [runs/<other> ...]
-    python tools/robustness.py results/* --draw robustness.png    the curves of what was measured
+    python tools/robustness.py runs/<run> [...] --draw FILE           curves of what was measured
+    python tools/robustness.py studies/*/records.jsonl --draw FILE    and of what is on record
 
 [NCL] claims that non-negative features are more robust. robustness.json, in the run's folder, has
 the accuracies in % of the representation, h_..., and of the embedding, z_...,
@@ -25,6 +26,7 @@ its borders (theirs repeats the outermost pixel), which changes the outer 2 to 4
 import argparse
 import io
 import itertools
+import json
 import math
 import os
 import re
@@ -189,23 +191,37 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
 
 
 # ----------------------------------------------------------------------------------------- drawing
-def read_records(folders: list[Path]) -> dict[str, dict[str, dict]]:
-    """What robustness.json says, data set → name of a row → numbers, their means over the seeds.
+def measured(path: Path) -> list[tuple[str, str, dict]]:
+    """What was measured of a run, or of the runs in a records.jsonl: data set, row, numbers.
 
-    BadInput where no folder has one.
+    path: of either; nothing where neither has the numbers of robustness.json
+    """
+    found = []
+    if path.suffix == ".jsonl":
+        for line in path.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            if "robustness" in record:
+                found.append((record["settings"]["dataset"], record["run"], record["robustness"]))
+    elif (path / "robustness.json").exists():
+        row = re.sub(r"-seed\d+$", "", path.resolve().name)
+        numbers = common.read_json(path / "robustness.json")
+        found.append((common.read_run(path).dataset, row, numbers))
+    return found
+
+
+def read_records(paths: list[Path]) -> dict[str, dict[str, dict]]:
+    """What was measured, data set → name of a row → numbers, their means over the seeds.
+
+    Raises BadInput where nothing was.
     """
     of_seeds = {}
-    for folder in folders:
-        path = folder / "robustness.json"
-        if not path.exists():
-            continue
-        dataset = common.read_run(folder).dataset
-        row = re.sub(r"-seed\d+$", "", folder.resolve().name)
-        if dataset not in of_seeds:
-            of_seeds[dataset] = {}
-        if row not in of_seeds[dataset]:
-            of_seeds[dataset][row] = []
-        of_seeds[dataset][row].append(common.read_json(path))
+    for path in paths:
+        for dataset, row, numbers in measured(path):
+            if dataset not in of_seeds:
+                of_seeds[dataset] = {}
+            if row not in of_seeds[dataset]:
+                of_seeds[dataset][row] = []
+            of_seeds[dataset][row].append(numbers)
     if not of_seeds:
         raise common.BadInput("none of these folders has a robustness.json")
 
@@ -242,13 +258,13 @@ def draw_row(panels, rows: dict[str, dict]) -> None:
     bars.set_visible("h_paired" in found)
 
 
-def draw(folders: list[Path], path: str) -> None:
+def draw(paths: list[Path], path: str) -> None:
     """Accuracy over the severity of each corruption and on the shifts; all seeds are one line."""
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise common.BadInput(f"--draw needs matplotlib ({error})") from error
-    records = read_records(folders)
+    records = read_records(paths)
     figure, panels = plt.subplots(
         len(records),
         1 + len(CORRUPTIONS),
@@ -274,9 +290,9 @@ def main(argv=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    of_draw = "measure nothing; draw what these folders' robustness.json say, with matplotlib"
+    of_draw = "measure nothing; draw what was measured, with matplotlib"
     add = flags.add_argument
-    add("runs", nargs="+", type=Path, help="folders of runs, or with --draw of records")
+    add("runs", nargs="+", type=Path, help="folders of runs; with --draw records.jsonl too")
     add("--draw", metavar="FILE", help=of_draw)
     add("--data-root", help="folder of the data sets (default: the run's)")
     args = flags.parse_args(argv)

@@ -1,7 +1,7 @@
-"""SimCLR as lightly documents it, which tools/benchmark.py sets beside simclr.py.
+"""SimCLR as lightly documents it, which studies/speed/benchmark.py sets beside simclr.py.
 
     pip install lightly
-    python tools/lightly_simclr.py --dataset cifar10 --limit 10000 --arch resnet8 --epochs 10
+    python studies/speed/lightly_simclr.py --dataset cifar10 --limit 10000 --epochs 10
 
 Transform, batch, optimizer, temperature and head are those of lightly's
 examples/pytorch/simclr.py; data, backbone and evaluation are ours. Images are cropped to 32 pixels
@@ -20,7 +20,7 @@ import torch.nn as nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.v2.functional import to_pil_image
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 import common  # noqa: E402
 

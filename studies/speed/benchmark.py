@@ -1,14 +1,13 @@
 """How fast this code is on this machine, and what BayesNCL's gate costs.
 
-    python tools/benchmark.py                the parts of a run, then epochs of simclr.py
-    python tools/benchmark.py --peers        beside other libraries, on the CPU
-    python tools/benchmark.py --embeddings   interpret.py on large sparse and dense embeddings
-    python tools/benchmark.py --cost         parameters and FLOPs of BayesNCL, without and with gate
+    python studies/speed/benchmark.py                 the parts of a run, then epochs of simclr.py
+    python studies/speed/benchmark.py --peers         beside other libraries, on the CPU
+    python studies/speed/benchmark.py --embeddings    interpret.py on large embeddings
+    python studies/speed/benchmark.py --cost          parameters and FLOPs of BayesNCL's gate
 
 The peers are torchvision on PIL, kornia, lightly and scikit-learn. Those that are installed are
 timed after ours, on the same inputs and threads; a time is the median of a second's calls, after
-one that does not count. simclr.py takes turns with tools/lightly_simclr.py; the best of two turns
-counts.
+one that does not count. simclr.py takes turns with lightly_simclr.py; the best of two turns counts.
 """
 
 import argparse
@@ -28,7 +27,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms import v2
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 import bayesncl  # noqa: E402
 import common  # noqa: E402
@@ -271,7 +270,7 @@ def epochs(device, peers: bool) -> None:
     for arch, size in trainings.items():
         best = dict.fromkeys(flags, (0.0, 0))  # images/s and MB
         for name in common.progress(list(flags) * 2, f"trainings of {arch}"):
-            program = "tools/lightly_simclr.py" if name == peer else "simclr.py"
+            program = "studies/speed/lightly_simclr.py" if name == peer else "simclr.py"
             found = epoch(program, arch, *size, flags[name])
             best[name] = max(best[name], found)
         fastest = max(best[name][0] for name in ours)

@@ -4,7 +4,7 @@ Theorems 1 to 3 of Pokle, Tian, Li, Risteski, "Contrasting the landscape of cont
 non-contrastive learning", AISTATS 2022, arXiv 2203.15702, in the notation of sparse_coding.py.
 The losses are population values: sums over all latents and masks.
 
-    python tools/theory.py      a table, and files in runs/theory-<time>
+    python studies/theory/theory.py      a table, and files in runs/theory-<time>
 
 The files are results.json and, with matplotlib, theory.png. What fails:
 1. Theorem 1(b) for Eq. (9) read literally, with a mask for every negative.
@@ -31,7 +31,7 @@ try:
 except ImportError:
     plt = None
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import common  # noqa: E402
 from sparse_coding import srelu  # noqa: E402
 

@@ -21,7 +21,7 @@ stand beside those with F of any sign (CL), while the classes overlap more and m
 Wang et al., "Non-negative Contrastive Learning", arXiv 2403.12459. Its Theorem 1 is a test of
 ncl.py; the statements of Theorems 3 and 6 are not in what we have of the paper.
 
-    python tools/theory_nmf.py      a table, and files in runs/theory_nmf-<time>
+    python studies/theory/theory_nmf.py      a table, and files in runs/theory_nmf-<time>
 
 The files are results.json and, with matplotlib, theory.png.
 """
@@ -34,6 +34,7 @@ import time
 from pathlib import Path
 
 import torch
+from theory import row, table
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -45,7 +46,7 @@ try:
 except ImportError:
     plt = None
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import common  # noqa: E402
 
 # ----------------------------------------------------------------------------------------- settings
@@ -55,22 +56,6 @@ IMAGES = 6  # of each class
 SEEDS = 10  # solutions that are compared
 STEPS = 3000  # of a factorisation
 UNIQUE = 0.999  # solutions that agree more than so are one
-
-
-def row(setting: str, measured: float, theorem: float, holds: bool) -> dict:
-    """A row of results.json, with the keys of sparse_coding.py's."""
-    return {
-        "experiment": "theory",
-        "setting": setting,
-        "statistic": None,
-        "lr_times_steps": None,
-        "start": None,
-        "end_mean": measured,
-        "end_std": None,
-        "paper": theorem,
-        "verdict": "holds" if holds else "fails",
-        "seeds": None,
-    }
 
 
 # -------------------------------------------------------------------------------------- the setting
@@ -261,16 +246,6 @@ def draw_theorem_5(panel, agreements: dict[str, list[float]]) -> None:
     panel.set(xlabel="overlap of the classes", ylabel="agreement but for order and signs")
     panel.set_ylim(0.4, 1.03)
     panel.legend(fontsize=7)
-
-
-def table(rows: list[dict]) -> str:
-    """Rows of results.json as a Markdown table."""
-    lines = [["setting", "measured", "theorem", "verdict"]]
-    for found in rows:
-        measured = f"{found['end_mean']:.4g}"
-        theorem = f"{found['paper']:.4g}"
-        lines.append([found["setting"], measured, theorem, found["verdict"]])
-    return common.markdown(lines)
 
 
 def main(argv=None):

@@ -1,9 +1,12 @@
 """How much of a Cons. is rarity? A dimension that is active on few images is consistent by chance.
 
-    python tools/rarity.py results/cifar100-cpu-{ncl,bayesncl}-seed*      a table of records
-    python tools/rarity.py results/cifar100-cpu-*ncl-seed* --draw FILE    and a dot per dimension
-    python tools/rarity.py runs/cifar100-cpu-bayesncl-seed* --gate        is it the gate's rarity?
+    python studies/consistency/rarity.py cifar100-cpu-ncl cifar100-cpu-bayesncl
+    python studies/consistency/rarity.py cifar100-cpu-bayesncl-lars --draw rarity.png
+    python studies/consistency/rarity.py --gate runs/<run> …
 
+A table; a picture too, with a dot per dimension; is it the gate's rarity?
+
+The first two read the runs' dimensions in dimensions.csv, the third finished runs of bayesncl.py.
 Chance is the expected share of the most frequent class among as many test images, drawn at random:
 the mean of 200 orders of the test set. The table has means over live dimensions, then over seeds,
 ± where there are three or more. The figure's last panel has the mean over the dimensions that are
@@ -11,8 +14,6 @@ active on at least so many images; the part of Cons. that chance gives is dotted
 """
 
 import argparse
-import json
-import re
 import sys
 from pathlib import Path
 
@@ -21,12 +22,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
+import records  # noqa: E402
+
 import bayesncl  # noqa: E402
 import common  # noqa: E402
 import interpret  # noqa: E402
 
-TEST = {  # data set: its classes, of equal size, and its test images
+TEST = {  # data set, a run's first word: its classes, of equal size, and its test images
     "shapes": (10, 1000),
     "cifar10": (10, 10_000),
     "cifar100": (100, 10_000),
@@ -42,47 +46,38 @@ def chance(classes: int, images: int) -> np.ndarray:
     return interpret.random_consistency(y).mean(0)
 
 
-def by_row(folders: list[Path]) -> dict[str, list[Path]]:
-    """Folders by their names without the seed."""
-    found = {}
-    for folder in folders:
-        name = re.sub(r"-seed\d+$", "", folder.resolve().name)
-        if name not in found:
-            found[name] = []
-        found[name].append(folder)
-    return found
+def dataset_of(runs: list[str]) -> str:
+    """The data set of runs; BadInput where they are of several, or of none of TEST."""
+    found = sorted({run.partition("-")[0] for run in runs})
+    if len(found) > 1:
+        names = ", ".join(found)
+        raise common.BadInput(f"these runs are of several data sets: {names}")
+    if found[0] not in TEST:
+        names = ", ".join(TEST)
+        raise common.BadInput(f"{runs[0]}: the first word of a run is its data set, of {names}")
+    return found[0]
 
 
-def no_record(folder: Path, error: Exception) -> common.BadInput:
-    """What is said of a folder that cannot be read as a record."""
-    sets = ", ".join(TEST)
-    return common.BadInput(f"{folder} is no record with dimensions.csv, of {sets} ({error})")
+def consistencies(columns: np.ndarray, by_chance: np.ndarray) -> tuple[np.ndarray, ...]:
+    """Of a run's L live dimensions: images that each is active on, Cons., Cons. by chance, (L,).
 
-
-def dataset_of(folder: Path) -> str:
-    """The data set of a record; BadInput where it is none of TEST."""
-    try:
-        dataset = json.loads((folder / "config.json").read_text())["dataset"]
-        if dataset not in TEST:
-            raise ValueError(f"its data set is {dataset}")
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise no_record(folder, error) from error
-    return dataset
-
-
-def consistencies(folder: Path, by_chance: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Of a record's L live dimensions: images that each is active on, Cons., Cons. by chance, (L,).
-
-    by_chance: that of 1, 2, …, all test images. BadInput where there is no dimensions.csv.
+    columns: act and cons of each dimension; by_chance: Cons. of 1, 2, …, all test images
     """
-    try:
-        columns = np.genfromtxt(folder / "dimensions.csv", delimiter=",", names=True, ndmin=1)
-        act, cons = columns["act"], columns["cons"]
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        raise no_record(folder, error) from error
-    live = act > 0
-    n = np.round(act[live] * len(by_chance)).astype(int)
-    return n, cons[live], by_chance[n - 1]
+    live = columns["act"] > 0
+    n = np.round(columns["act"][live] * len(by_chance)).astype(int)
+    return n, columns["cons"][live], by_chance[n - 1]
+
+
+def read_rows(runs: list[str], by_chance: np.ndarray) -> dict[str, list[tuple]]:
+    """Run → consistencies of its seeds; BadInput where dimensions.csv lacks a run."""
+    kept = records.kept_dimensions("consistency")
+    rows = {}
+    for run in runs:
+        if run not in kept:
+            known = ", ".join(kept)
+            raise common.BadInput(f"dimensions.csv has no {run}; it has {known}")
+        rows[run] = [consistencies(columns, by_chance) for columns in kept[run].values()]
+    return rows
 
 
 def percent(values: np.ndarray) -> float:
@@ -95,7 +90,7 @@ def percent(values: np.ndarray) -> float:
 def summary(n: np.ndarray, cons: np.ndarray, by_chance: np.ndarray, images: int) -> dict:
     """What the table shows of the L live dimensions of a run, in % but for counts.
 
-    n, cons, by_chance: consistencies of a record, (L,) each; images: of the test set
+    n, cons, by_chance: consistencies of a run, (L,) each; images: of the test set
     """
     frequent = n >= RARE * images
     above = cons - by_chance
@@ -266,8 +261,8 @@ def main(argv=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    of_which = "folders of records of one data set; --gate: of runs"
-    flags.add_argument("records", nargs="+", type=Path, help=of_which)
+    of_which = "names of runs of one data set; --gate: folders of runs"
+    flags.add_argument("runs", nargs="+", help=of_which)
     which = flags.add_mutually_exclusive_group()
     which.add_argument("--draw", metavar="FILE", help="the picture")
     of_gate = "bayesncl.py's dimensions behind its gate and without it"
@@ -276,17 +271,12 @@ def main(argv=None):
     flags.add_argument("--data-root", help=of_root)
     args = flags.parse_args(argv)
     if args.gate:
-        print(table_of_gates(args.records, args.data_root))
+        folders = [Path(run) for run in args.runs]
+        print(table_of_gates(folders, args.data_root))
         return
 
-    datasets = sorted({dataset_of(folder) for folder in args.records})
-    if len(datasets) > 1:
-        names = ", ".join(datasets)
-        raise common.BadInput(f"these records are of several data sets: {names}")
-    by_chance = chance(*TEST[datasets[0]])
-    rows = {}
-    for name, folders in by_row(args.records).items():
-        rows[name] = [consistencies(folder, by_chance) for folder in folders]
+    by_chance = chance(*TEST[dataset_of(args.runs)])
+    rows = read_rows(args.runs, by_chance)
     print(table(rows, len(by_chance)))
     if args.draw:
         draw(rows, by_chance, args.draw)

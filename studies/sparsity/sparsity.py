@@ -1,18 +1,20 @@
 """Is sparsity better built in or added afterwards? Methods at equal numbers of active entries.
 
-    python tools/study.py shapes-sparsity            five seeds: two hours of training on two cores
-    python tools/study.py cifar10-cpu-sparsity       three seeds: three hours of training
-    python tools/sparsity.py runs/shapes-sparsity-*      measures runs
-    python tools/sparsity.py results/*-sparsity-* --draw assets/sparsity.png     draws records
+    python studies/run.py ncl sparsity                      trains what is not on record
+    python studies/sparsity/sparsity.py runs/*-sparsity-* runs/shapes-simclr-* runs/shapes-ncl-seed*
+    python studies/sparsity/sparsity.py --draw FILE         draws what is on record
 
-On record are seeds 1 to 4 of the first and, of the second, the rows with 2, 8 and 32 entries.
+The second measures runs.
+
+On record are seeds 1 to 4 on the built-in data set and, on CIFAR-10, the rows with 2, 8 and 32
+entries.
 
 SimCLR with a TopK autoencoder on its features (sae.py), NCL, NCL + TopK, BayesNCL and Rectified
-LpJEPA, each brought to about 2, 4, 8, 16 and 32 active entries of an image by its own knob, KNOBS.
+LpJEPA, each brought to about 2, 4, 8, 16 and 32 active entries of an image by its own knob.
 NCL's is its number of dimensions; the others have 256, "sae-narrow" as many as NCL. On CIFAR-10 τ
 is 0.07, at which NCL with 256 dimensions has 33 (with 0.2: ten).
 
-stability.json, in each run's folder and in that of its record, has
+stability.json, in each run's folder, and "stability" in its record have
     stability          how well the dimensions are found again in runs of other seeds
     stability_chance   the same with the images of the other run in random order
     stability_seeds    how many seeds were compared
@@ -37,13 +39,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
+import records  # noqa: E402
+
 import common  # noqa: E402
 import interpret  # noqa: E402
 import look  # noqa: E402
 
-RESULTS = ROOT / "results"
 METHODS = {
     "sae": "SimCLR + SAE",
     "sae-narrow": "SimCLR + SAE, as wide as NCL",
@@ -61,91 +64,12 @@ SHOWN = {  # numbers of a record, and the titles of their panels
     "dead_dims": "dead dimensions, %",
     "stability": "stability (dotted: by chance)",
 }
-DATA_SETS = {"shapes": "built-in data set", "cifar10-cpu": "CIFAR-10, 10,000 images"}
-
-# ---------------------------------------------------------------------------------------- the runs
-OF_SIMCLR = "sae.py runs/{study}-simclr-seed{seed}"  # study.py fills in the braces
-PROGRAMS = {
-    "sae": OF_SIMCLR,
-    "sae-narrow": OF_SIMCLR,
-    "ncl": "ncl.py",
-    "ncl-topk": "ncl.py",
-    "bayesncl": "bayesncl.py",
-    "lpjepa": "lpjepa.py",
-}
+DATA_SETS = {"cifar10-cpu": "CIFAR-10, 10,000 images", "shapes": "built-in data set"}
 LEVELS = (2, 4, 8, 16, 32)  # active entries of an image
-KNOBS = {  # data: method: what brings it to each of LEVELS
-    "shapes": {
-        "sae": [f"--units 256 --topk {k}" for k in LEVELS],
-        "ncl": [f"--head-out {K}" for K in (16, 32, 64, 128, 256)],
-        "sae-narrow": [
-            "--units 16 --topk 2",
-            "--units 32 --topk 4",
-            "--units 64 --topk 8",
-            "--units 128 --topk 16",
-            "--units 256 --topk 32",
-        ],
-        "ncl-topk": [f"--topk {k}" for k in (3, 7, 20, 80, 200)],
-        "bayesncl": [
-            "--prior 0.3 --kl-weight 0.001",
-            "--prior 0.3 --kl-weight 0.0003",
-            "--prior 0.4 --kl-weight 0.0003",
-            "--prior 0.5 --kl-weight 0.0003",
-            "--prior 0.95 --kl-weight 0.03",
-        ],
-        "lpjepa": [f"--mu {mu}" for mu in (-2.5, -1.9, -1.5, -1.15, -0.5)],
-    },
-    "cifar10-cpu": {
-        "sae": [f"--units 256 --topk {k}" for k in LEVELS],
-        "ncl": [f"--head-out {K}" for K in (4, 8, 16, 64, 256)],
-        "sae-narrow": [
-            "--units 4 --topk 2",
-            "--units 8 --topk 4",
-            "--units 16 --topk 8",
-            "--units 64 --topk 16",
-            "--units 256 --topk 32",
-        ],
-        "ncl-topk": [f"--topk {k}" for k in LEVELS],
-        "bayesncl": [
-            "--prior 0.2 --kl-weight 0.001",
-            "--prior 0.3 --kl-weight 0.001",
-            "--prior 0.3 --kl-weight 0.0003",
-            "--prior 0.4 --kl-weight 0.0003",
-            "--prior 0.95 --kl-weight 0.03",
-        ],
-        "lpjepa": [f"--mu {mu}" for mu in (-3.7, -3.1, -2.4, -1.8, -1.3)],
-    },
+ON_RECORD_AS = {  # rows that are runs with another name: question, run, the row's seeds
+    "shapes-sparsity-ncl-32": ("ncl", "shapes-ncl", (1, 2, 3, 4)),
+    "shapes-sparsity-sae-32": ("sparsity", "shapes-sparsity-sae-narrow-32", (1, 2, 3, 4)),
 }
-
-
-def by_rows(of_method: dict[str, str | list[str]]) -> dict[str, str]:
-    """{method: flags, or flags by LEVELS} → {"<method>-<level>": flags}, level by level."""
-    rows = {}
-    for i, level in enumerate(LEVELS):
-        for method, flags in of_method.items():
-            if not isinstance(flags, str):
-                flags = flags[i]
-            rows[f"{method}-{level}"] = flags
-    return rows
-
-
-def study(data: str, flags: str, seeds: list[int], contrastive: str = "") -> tuple[str, dict, dict]:
-    """What study.py says of a study: flags of all runs, row → seeds, row → its own flags.
-
-    flags: of all rows but autoencoders, which have the settings of SimCLR's run
-    contrastive: more flags, of those with NT-Xent
-    """
-    of_method = {}
-    for method, knobs in KNOBS[data].items():
-        if method in ("sae", "sae-narrow"):
-            given = ""
-        elif method == "lpjepa":
-            given = f"{flags} "
-        else:
-            given = f"{flags} {contrastive} "
-        of_method[method] = [given + knob for knob in knobs]
-    own = {"simclr": f"{flags} {contrastive}"} | by_rows(of_method)
-    return "", dict.fromkeys(own, seeds), own
 
 
 # --------------------------------------------------------------------------------------- stability
@@ -228,7 +152,7 @@ def judges(rows: dict[str, list[Path]]) -> dict[str, dict[int, np.ndarray]]:
     """Data set → seed → the representation h (N, d) of SimCLR's run, where there is one."""
     found = {}
     for name, folders in rows.items():
-        if not re.search("(^|-sparsity-)simclr$", name):
+        if not re.search("(^|^shapes-|-sparsity-)simclr$", name):
             continue
         for folder in folders:
             config, arrays = look.read_run(folder)
@@ -248,11 +172,10 @@ def next_seed(seed: int, seeds) -> int:
 
 
 def keep(folder: Path, numbers: dict[str, float]) -> None:
-    """Write stability.json into a run's folder and, where it is on record, there too."""
-    for place in folder, RESULTS / folder.resolve().name:
-        if place.exists():
-            with common.replacing(place / "stability.json") as file:
-                file.write(json.dumps(numbers).encode() + b"\n")
+    """Write stability.json into a run's folder and, where it is on record, into its record."""
+    with common.replacing(folder / "stability.json") as file:
+        file.write(json.dumps(numbers).encode() + b"\n")
+    records.add(folder.resolve().name, "stability", numbers)
 
 
 def measure(folders: list[Path]) -> None:
@@ -284,52 +207,49 @@ def measure(folders: list[Path]) -> None:
 
 
 # ------------------------------------------------------------------------------------ draw records
-def record(folder: Path) -> dict[str, float]:
-    """Numbers of a run on record, without those that are undefined; {} where it is unfinished.
-
-    They are from dimensions.csv, the last line of metrics.jsonl and stability.json.
-    """
-    lines = []
-    if (folder / "metrics.jsonl").exists():
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-    final = json.loads(lines[-1]) if lines else {}
-    if "event" not in final:
-        return {}
-
-    numbers = {}
-    if (folder / "dimensions.csv").exists():
-        act = np.genfromtxt(folder / "dimensions.csv", delimiter=",", names=True, ndmin=1)["act"]
-        live = act[act > 0]
-        numbers["entries"] = live.sum()
-        numbers["dead_dims"] = 100 - 100 * len(live) / len(act)
-    numbers |= final
-    if (folder / "stability.json").exists():
-        numbers |= json.loads((folder / "stability.json").read_text())
-    return {key: value for key, value in numbers.items() if value is not None}
-
-
-def points(folders: list[Path]) -> dict[str, dict[str, list]]:
-    """Data set → method → a point for each level: {number: its values, one of each seed}."""
-    found = {}
-    for name, runs in by_row(folders).items():
-        kind = re.fullmatch(r"(.*)-sparsity-(.*)-\d+", name)
-        if not kind or kind[2] not in METHODS:
-            continue
-        records = [record(folder) for folder in runs]
-        for numbers in records:
-            if "mono_simclr" not in numbers or "entries" not in numbers:
-                lacks = "a record lacks dimensions.csv, or what this program measures of runs"
-                raise common.BadInput(f"{name}: {lacks}")
-        point = {}
-        for key in ("entries", "stability_chance", *SHOWN):
-            point[key] = [numbers[key] for numbers in records if key in numbers]
-        dataset, method = kind.groups()
-        if dataset not in found:
-            found[dataset] = {method: [] for method in METHODS}
-        found[dataset][method].append(point)
-    if not found:
-        raise common.BadInput("none of these folders is a record of a study of sparsity")
+def records_of(row: str) -> list[dict]:
+    """The numbers of the seeds of a row, such as shapes-sparsity-ncl-2, that are on record."""
+    question, run, seeds = ON_RECORD_AS.get(row, ("sparsity", row, None))
+    found = []
+    for seed, record in records.of_seeds(records.file_of(question), run).items():
+        if seeds is None or seed in seeds:
+            found.append(records.numbers(record))
     return found
+
+
+def points() -> dict[str, dict[str, list]]:
+    """Data set → method → a point for each level: {number: its values, one of each seed}.
+
+    Raises BadInput where a record lacks what this program measures.
+    """
+    found = {}
+    for dataset in DATA_SETS:
+        of_methods = {method: [] for method in METHODS}
+        for method in METHODS:
+            for level in LEVELS:
+                row = f"{dataset}-sparsity-{method}-{level}"
+                seeds = records_of(row)
+                if seeds:
+                    of_methods[method].append(point_of(row, seeds))
+        if any(of_methods.values()):
+            found[dataset] = of_methods
+    if not found:
+        raise common.BadInput(
+            "no run of these methods is on record: python studies/run.py sparsity"
+        )
+    return found
+
+
+def point_of(row: str, seeds: list[dict]) -> dict[str, list]:
+    """What is drawn of a row: {number: its values, one of each seed}."""
+    for numbers in seeds:
+        if "mono_simclr" not in numbers:
+            measure = "python studies/sparsity/sparsity.py runs/… measures its runs"
+            raise common.BadInput(f"{row}: a record lacks its stability; {measure}")
+    point = {}
+    for key in ("entries", "stability_chance", *SHOWN):
+        point[key] = [numbers[key] for numbers in seeds if key in numbers]
+    return point
 
 
 def means(of_method: list[dict], key: str) -> np.ndarray:
@@ -365,9 +285,9 @@ def mean_entries(point: dict) -> float:
     return np.mean(point["entries"])
 
 
-def draw(folders: list[Path], path: str) -> None:
+def draw(path: str) -> None:
     """SHOWN over active entries of an image: two rows of panels for each data set."""
-    found = points(folders)
+    found = points()
     try:
         import matplotlib.pyplot as plt
     except ImportError as error:
@@ -378,7 +298,7 @@ def draw(folders: list[Path], path: str) -> None:
         *panels, last = axes[2 * i : 2 * i + 2].flatten()
         for panel, key in zip(panels, SHOWN):
             draw_panel(panel, of_methods, key)
-        title = f"{DATA_SETS.get(dataset, dataset)}:\nover active entries per image"
+        title = f"{DATA_SETS[dataset]}:\nover active entries per image"
         lines, labels = panels[0].get_legend_handles_labels()
         last.legend(lines, labels, title=title, loc="center", frameon=False)
         last.set_axis_off()
@@ -392,15 +312,13 @@ def main(argv=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    flags.add_argument(
-        "runs", nargs="+", type=Path, help="folders of runs, or with --draw of records"
-    )
-    flags.add_argument(
-        "--draw", metavar="FILE", help="measure nothing; draw what these folders hold"
-    )
+    flags.add_argument("runs", nargs="*", type=Path, help="folders of runs")
+    flags.add_argument("--draw", metavar="FILE", help="measure nothing; draw what is on record")
     args = flags.parse_args(argv)
+    if bool(args.draw) == bool(args.runs):
+        flags.error("give folders of runs, which are measured, or --draw FILE")
     if args.draw:
-        draw(args.runs, args.draw)
+        draw(args.draw)
     else:
         measure(args.runs)
 

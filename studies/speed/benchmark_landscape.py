@@ -1,37 +1,24 @@
 """How fast sparse_coding.py's replicas are beside a loop over one, as one would write it first.
 
-python tools/benchmark_landscape.py
+python studies/speed/benchmark_landscape.py
 """
 
 import argparse
 import sys
-import time
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from benchmark import seconds
 from torch.utils.data import DataLoader, TensorDataset
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import common  # noqa: E402
 import simclr  # noqa: E402
 import sparse_coding as sc  # noqa: E402
 
 REPLICAS = (1, 5, 15, 45)  # that train together
-
-
-def seconds(call) -> float:
-    """Median time of call(): of as many as fit into a second, after one that does not count."""
-    times = []
-    while len(times) < 2 or sum(times[1:]) < 1:
-        start = time.perf_counter()
-        call()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    return float(np.median(times[1:]))
 
 
 def plain_loop(s):

@@ -14,18 +14,17 @@ the share of images that have the feature, falls below the cost λ log(1/ρ) of 
             NT-Xent by z⁺ ⊙ m of norm 1, mean over a batch's images where that is not 0; its mean
             and standard deviation over batches
     grid    Cons., adjusted Cons., live dimensions and linear probe over ρ and λ, of records
-            (study.py shapes-grid)
+            (the runs shapes-grid-* of runs.txt)
 
 [BayesNCL]: Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", arXiv 2605.28441.
 
-    python tools/theory_gate.py [runs/<a> …]      a table, and files in runs/theory_gate-<time>
+    python studies/bayesncl/theory_gate.py [runs/<a> …]    a table, and files in a new folder
 
 The files are results.json and, with matplotlib, gate.png and grid.png.
 """
 
 import argparse
 import itertools
-import json
 import math
 import sys
 import time
@@ -44,8 +43,10 @@ try:
 except ImportError:
     plt = None
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
+import records  # noqa: E402
+
 import bayesncl  # noqa: E402
 import common  # noqa: E402
 
@@ -65,7 +66,6 @@ TEMPERATURE = 0.2  # of the toy
 PRIORS = ["0.1", "0.3", "0.5", "0.8", "0.95"]  # ρ of the grid
 WEIGHTS = ["3e-6", "3e-5", "3e-4", "3e-3", "3e-2"]  # λ of the grid
 SHOWN = {"cons": "Cons.", "adjusted": "adj.", "live_dims": "live", "lp1": "LP@1"}
-RESULTS = ROOT / "results"
 
 
 # ----------------------------------------------------------------------------------------- the gain
@@ -343,21 +343,20 @@ def draw_gate(path: Path, toy: dict, runs: dict[str, dict[str, Tensor]]) -> None
 
 
 def grid_records() -> dict[tuple[str, str], list[dict]]:
-    """(ρ, λ) → the final numbers of each seed of the study shapes-grid; {} where one is missing."""
+    """(ρ, λ) → the final numbers of each seed of shapes-grid-*; {} where one has no record."""
+    of_runs = {}
+    for record in records.read(records.file_of("bayesncl")):
+        of_runs.setdefault(record["run"], []).append(record.get("final"))
     found = {}
     for rho, lambd in itertools.product(PRIORS, WEIGHTS):
-        name = f"shapes-grid-bayesncl-prior{rho}-kl-weight{lambd}"
-        finals = []
-        for file in sorted(RESULTS.glob(f"{name}-seed?/metrics.jsonl")):
-            last = file.read_text().splitlines()[-1]
-            finals.append(json.loads(last))
-        if not finals:
+        finals = of_runs.get(f"shapes-grid-bayesncl-prior{rho}-kl-weight{lambd}")
+        if finals is None:
             return {}
         found[rho, lambd] = finals
     return found
 
 
-def draw_grid(path: Path, records: dict[tuple[str, str], list[dict]]) -> None:
+def draw_grid(path: Path, grid: dict[tuple[str, str], list[dict]]) -> None:
     """SHOWN over ρ and λ: heat maps of means over seeds, of three or more ± standard deviation."""
     figure, panels = plt.subplots(
         1, len(SHOWN), figsize=(14, 3.6), layout="constrained", sharey=True
@@ -366,7 +365,7 @@ def draw_grid(path: Path, records: dict[tuple[str, str], list[dict]]) -> None:
         means = np.zeros((len(PRIORS), len(WEIGHTS)))
         for i, rho in enumerate(PRIORS):
             for j, lambd in enumerate(WEIGHTS):
-                values = [final.get(key, math.nan) for final in records[rho, lambd]]
+                values = [final.get(key, math.nan) for final in grid[rho, lambd]]
                 means[i, j] = np.mean(values)
                 text = f"{means[i, j]:.3g}"
                 if len(values) > 2:
@@ -380,16 +379,16 @@ def draw_grid(path: Path, records: dict[tuple[str, str], list[dict]]) -> None:
 
 
 def draw(folder: Path, toy: dict, runs: dict[str, dict[str, Tensor]]) -> None:
-    """gate.png and, where the study has been made, grid.png."""
+    """gate.png and, where its runs are on record, grid.png."""
     if plt is None:
         print("matplotlib is not installed: the pictures are left out")
         return
     draw_gate(folder / "gate.png", toy, runs)
-    records = grid_records()
-    if records:
-        draw_grid(folder / "grid.png", records)
+    grid = grid_records()
+    if grid:
+        draw_grid(folder / "grid.png", grid)
     else:
-        print("grid.png is left out: the study shapes-grid has not been made")
+        print("grid.png is left out: the runs shapes-grid-* have not been made")
 
 
 # -------------------------------------------------------------------------------------- the program
