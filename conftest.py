@@ -16,7 +16,8 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+STUDIES = [str(file.parent) for file in sorted(ROOT.glob("studies/*/*.py"))]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "studies"), *dict.fromkeys(STUDIES)]
 
 import common  # noqa: E402
 import shapes  # noqa: E402

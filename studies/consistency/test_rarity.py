@@ -5,9 +5,11 @@ import re
 import numpy as np
 import pytest
 import rarity
+import records
 import torch
 
-from conftest import records, refusal, run_program
+from conftest import records as lines_of
+from conftest import refusal, run_program
 
 PAIR = 0.5 + 0.5 * 999 / 9999  # of two of 10,000 images of ten classes
 
@@ -17,23 +19,23 @@ def by_chance():
     return rarity.chance(10, 10_000)
 
 
-def leave_record(folder, dataset="cifar10", cons=0.7):
-    """A record with four dimensions: a dead one, two rare ones, one on a fifth of the images."""
-    folder.mkdir()
-    (folder / "config.json").write_text(f'{{"dataset": "{dataset}"}}')
+def columns_of(cons=0.7):
+    """Four dimensions: a dead one, two rare ones, one on a fifth of the images."""
     lines = ["act,cons", "0,", "1e-4,1", "2e-4,1", f"0.2,{cons}"]
-    (folder / "dimensions.csv").write_text("\n".join(lines) + "\n")
-    return folder
+    return records.read_columns(lines)
 
 
 @pytest.fixture
-def three_seeds(tmp_path):
-    """Records of three seeds, whose frequent dimension has a Cons. of 0.5, 0.6 and 0.7."""
-    folders = []
+def three_seeds(tmp_path, monkeypatch):
+    """dimensions.csv has three seeds, whose frequent dimension has a Cons. of 0.5, 0.6 and 0.7."""
+    lines = ["run,seed,dimension,act,cons"]
     for seed in (1, 2, 3):
-        folder = tmp_path / f"cifar10-cpu-ncl-seed{seed}"
-        folders.append(leave_record(folder, cons=(seed + 4) / 10))
-    return folders
+        for k, act_and_cons in enumerate(["0,", "1e-4,1", "2e-4,1", f"0.2,{(seed + 4) / 10}"]):
+            lines.append(f"cifar10-cpu-ncl,{seed},{k},{act_and_cons}")
+    lines.append("shapes-ncl,1,0,0.5,0.2")
+    (tmp_path / "consistency").mkdir()
+    (tmp_path / "consistency" / "dimensions.csv").write_text("\n".join(lines) + "\n")
+    monkeypatch.setattr(records, "STUDIES", tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -50,21 +52,21 @@ def test_chance_of_one_two_and_all_images(by_chance):
     assert by_chance[[0, 1, -1]] == pytest.approx([1, PAIR, 0.1], abs=0.03)
 
 
-def test_live_dimensions_have_chance_of_their_images(three_seeds, by_chance):
-    n, cons, at_random = rarity.consistencies(three_seeds[2], by_chance)
+def test_live_dimensions_have_chance_of_their_images(by_chance):
+    n, cons, at_random = rarity.consistencies(columns_of(), by_chance)
     assert n.tolist() == [1, 2, 2000]
     assert cons.tolist() == [1, 1, 0.7]
     assert at_random.tolist() == by_chance[[0, 1, 1999]].tolist()
 
 
-def test_what_is_above_chance(three_seeds, by_chance):
-    found = rarity.summary(*rarity.consistencies(three_seeds[2], by_chance), 10_000)
+def test_what_is_above_chance(by_chance):
+    found = rarity.summary(*rarity.consistencies(columns_of(), by_chance), 10_000)
     assert found["above"] == pytest.approx(100 * (0 + 1 - PAIR + 0.6) / 3, abs=1.5)
     assert found["above"] == pytest.approx(found["Cons."] - found["by chance"])
 
 
-def test_frequent_dimensions_alone(three_seeds, by_chance):
-    found = rarity.summary(*rarity.consistencies(three_seeds[2], by_chance), 10_000)
+def test_frequent_dimensions_alone(by_chance):
+    found = rarity.summary(*rarity.consistencies(columns_of(), by_chance), 10_000)
     assert found["≥ 0.1 %"] == 70
     assert found["≥ 0.1 %, above"] == pytest.approx(60, abs=1)
     assert (found["live"], found["below 0.1 %"]) == (3, 2)
@@ -82,7 +84,7 @@ def test_a_run_without_frequent_dimensions_has_a_row():
 
 
 def test_the_table_has_means_over_seeds(three_seeds, capsys):
-    run_program("rarity.py", *three_seeds)
+    run_program("rarity.py cifar10-cpu-ncl")
     out = capsys.readouterr().out
     assert "| cifar10-cpu-ncl |     3 | 86.7 ± 3.3 |" in out
 
@@ -91,24 +93,22 @@ def test_two_seeds_have_no_deviation():
     assert rarity.cell([1.0, 2.0]) == "1.5"
 
 
-def test_records_of_several_data_sets_are_refused(three_seeds, tmp_path):
-    other = leave_record(tmp_path / "other-seed1", dataset="shapes")
-    message = refusal("rarity.py", other, *three_seeds)
-    assert "these records are of several data sets: cifar10, shapes" in message
-
-
-def test_a_run_of_other_data_is_refused(runs):
-    assert "is no record with dimensions.csv" in refusal("rarity.py", runs / "ncl")
-
-
-def test_a_record_without_dimensions_is_refused(three_seeds):
-    (three_seeds[1] / "dimensions.csv").unlink()
-    assert "is no record with dimensions.csv" in refusal("rarity.py", *three_seeds)
+@pytest.mark.parametrize(
+    "runs, told",
+    {
+        "shapes-ncl cifar10-cpu-ncl": "these runs are of several data sets: cifar10, shapes",
+        "mine-ncl": "mine-ncl: the first word of a run is its data set, of shapes, cifar10",
+        "cifar10-cpu-simclr": "dimensions.csv has no cifar10-cpu-simclr; it has cifar10-cpu-ncl, sh",
+    }.items(),
+    ids=["several", "other data", "not there"],
+)
+def test_runs_that_cannot_be_compared_are_refused(three_seeds, runs, told):
+    assert told in refusal(f"rarity.py {runs}")
 
 
 # -------------------------------------------------------------------------------------- the picture
 def test_the_picture_is_drawn(three_seeds, tmp_path):
-    run_program("rarity.py", *three_seeds, "--draw", tmp_path / "rarity.png")
+    run_program("rarity.py cifar10-cpu-ncl --draw", tmp_path / "rarity.png")
     assert (tmp_path / "rarity.png").stat().st_size > 20_000
 
 
@@ -134,7 +134,7 @@ def test_rows_have_titles_for_readers(name, title):
 def test_a_closed_gate_makes_dimensions_dead(closing_run):
     before, behind = rarity.shares(closing_run, None)
     found = rarity.behind_the_gate(before, behind)
-    live = records(closing_run)[-1]["live_dims"]
+    live = lines_of(closing_run)[-1]["live_dims"]
     assert found["dead"] == len(behind) - live > found["dead without gate"]
 
 

@@ -169,12 +169,13 @@ def test_an_undefined_mono_score_is_shown_as_nan(tmp_path, study_runs, capsys):
 
 
 def test_stability_is_left_on_record_too(study_runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(sparsity, "RESULTS", tmp_path / "results")
-    name = study_runs[1].name
-    (tmp_path / "results" / name).mkdir(parents=True)
+    monkeypatch.setattr(records, "STUDIES", tmp_path / "studies")
+    (tmp_path / "studies" / "sparsity").mkdir(parents=True)
+    file = records.file_of("sparsity")
+    records.put(file, dict(run="tiny-sparsity-ncl-8", seed=2, final={}))
     run_program("sparsity.py", *study_runs)
-    assert [path.name for path in (tmp_path / "results").iterdir()] == [name]
-    assert left(tmp_path / "results" / name) == left(study_runs[1])
+    (record,) = records.read(file)
+    assert record["stability"] == left(study_runs[1])
 
 
 def test_logs_beside_runs_are_no_runs(study_runs, tmp_path):

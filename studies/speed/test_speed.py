@@ -1,118 +1,65 @@
-"""Tests of study_landscape.py and benchmark_landscape.py."""
+"""Tests of benchmark.py and benchmark_landscape.py."""
 
-import json
-import subprocess
-from types import SimpleNamespace
-
+import benchmark
 import benchmark_landscape
+import numpy as np
 import pytest
-import study_landscape
 import torch
 
+import bayesncl
 import sparse_coding as sc
-from conftest import run_program
-
-# -------------------------------------------------------------------------------- study_landscape
-MOMENTS_FLAGS = "--experiment custom --sparsity 0.1 --n 64 --batch-size 32 --epochs 2 --seeds 1"
+from conftest import refusal, run_program
 
 
-@pytest.fixture
-def study_folder(tmp_path, monkeypatch):
-    """A folder with runs/ and results/ of a study of two records of a moment, few and more."""
-    few = f"{MOMENTS_FLAGS} --device cpu"
-    monkeypatch.setattr(study_landscape, "RUNS", tmp_path / "runs")
-    monkeypatch.setattr(study_landscape, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(study_landscape, "RECORDS", {"few": few, "more": f"{few} --lr 1"})
-    return tmp_path
+# ------------------------------------------------------------------------------------ benchmark.py
+def test_the_gate_costs_what_the_paper_says():
+    small = benchmark.cost(bayesncl.PRESETS["cifar100"])
+    weights, biases = 512 * 2048 + 2048 * 256, 2048 + 256
+    assert small["params"] - small["params_ncl"] == weights + biases
+    assert small["flops"] - small["flops_ncl"] == 2 * weights
 
 
-@pytest.fixture
-def called(study_folder, monkeypatch):
-    """The commands that the study calls; instead of training, each leaves a finished run."""
-    commands = []
-
-    def call(command, cwd):
-        commands.append(command[1:])
-        run = cwd / command[-1]
-        run.mkdir(parents=True, exist_ok=True)
-        if (run / "memory").exists():
-            (run / "memory").rmdir()
-        for file in study_landscape.KEPT:
-            (run / file).write_text(command[-2])
-        return 0
-
-    monkeypatch.setattr(study_landscape, "subprocess", SimpleNamespace(call=call))
-    return commands
+@pytest.mark.parametrize("name, giga", {"cifar100": 0.003, "imagenet100": 0.084}.items())
+def test_the_gates_flops_are_the_papers(name, giga):
+    found = benchmark.cost(bayesncl.PRESETS[name])
+    assert round((found["flops"] - found["flops_ncl"]) / 1e9, 3) == giga
 
 
-def names(folder):
-    return {path.name for path in folder.iterdir()}
+def test_costs_are_printed(capsys):
+    run_program("benchmark.py --cost")
+    assert "params_ncl 12,744,000  params 14,319,168" in capsys.readouterr().out
 
 
-def test_a_study_records_a_run(study_folder):
-    run_program("study_landscape.py few")
-    found = json.loads((study_folder / "results/few/results.json").read_text())
-    assert found[0]["experiment"] == "custom"
-    assert names(study_folder / "results/few") == {"config.json", "results.json", "curves.npz"}
+def test_a_time_is_the_median_without_the_first(monkeypatch):
+    clock = iter([0, 50, 50, 50.1, 60, 60.8, 70, 70.2])
+    monkeypatch.setattr(benchmark.time, "perf_counter", clock.__next__)
+    assert benchmark.seconds(list) == pytest.approx(0.2)
 
 
-def test_a_study_records_all_by_default(study_folder, called):
-    run_program("study_landscape.py")
-    assert names(study_folder / "results") == {"few", "more"}
-    more = called[1]
-    assert more[:3] == ["sparse_coding.py", "--experiment", "custom"]
-    assert more[-4:-1] == ["--lr", "1", "--out"]
+def test_large_latents_are_a_csr_matrix():
+    arrays, y = benchmark.sparse_arrays(200, 512, 16, 4)
+    start, dims = arrays["indptr"], arrays["indices"]
+    rows = [set(dims[start[i] : start[i + 1]].tolist()) for i in range(200)]
+    assert sum(map(len, rows)) == len(dims) == len(arrays["data"])  # no latent twice
+    same = [len(rows[0] & rows[i]) for i in range(1, 200) if y[i] == y[0]]
+    other = [len(rows[0] & rows[i]) for i in range(1, 200) if y[i] != y[0]]
+    assert np.mean(same) > 2 * np.mean(other)
 
 
-def test_a_study_records_what_is_asked_for(study_folder, called):
-    run_program("study_landscape.py more")
-    assert names(study_folder / "results") == {"more"}
+def test_a_program_is_measured(tmp_path):
+    (tmp_path / "program.py").write_text("x = bytearray(100_000_000)\nprint('done')\n")
+    out, memory = benchmark.measured("it", [tmp_path / "program.py"])
+    assert out == "done\n"
+    assert 95 < memory < 300
 
 
-def test_what_is_recorded_is_skipped(study_folder, called):
-    (study_folder / "results/few").mkdir(parents=True)
-    run_program("study_landscape.py few")
-    assert called == []
+def test_a_program_that_fails_is_told(tmp_path):
+    (tmp_path / "program.py").write_text("import sys\nsys.exit('a reason')\n")
 
+    def ask():
+        benchmark.measured("it", [tmp_path / "program.py"])
 
-def test_an_interrupted_run_goes_on(study_folder, called):
-    (study_folder / "runs/few/memory").mkdir(parents=True)
-    run_program("study_landscape.py few")
-    assert called[0][-2] == "--resume"
-    assert names(study_folder / "results") == {"few"}
-
-
-def test_a_finished_run_is_copied(study_folder, called):
-    run = study_folder / "runs/few"
-    run.mkdir(parents=True)
-    for file in study_landscape.KEPT:
-        (run / file).write_text(f"my {file}")
-    run_program("study_landscape.py few")
-    assert called == []
-    assert (study_folder / "results/few/curves.npz").read_text() == "my curves.npz"
-
-
-def test_a_failed_run_ends_the_study(study_folder, monkeypatch):
-    def fail(command, cwd):
-        return 2
-
-    monkeypatch.setattr(subprocess, "call", fail)
-    with pytest.raises(SystemExit, match="2"):
-        run_program("study_landscape.py")
-    assert not (study_folder / "results").exists()
-
-
-def test_an_unknown_record_is_named(study_folder, capsys):
-    with pytest.raises(SystemExit) as stop:
-        run_program("study_landscape.py few nothing")
-    assert stop.value.code == 2
-    assert "no such record: nothing" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name, flags", study_landscape.RECORDS.items())
-def test_records_have_flags_that_parse(name, flags):
-    assert name.startswith("landscape")
-    assert sc.plan(sc.parser().parse(flags.split()))
+    assert "it failed: a reason" in refusal(ask)
 
 
 # ---------------------------------------------------------------------------- benchmark_landscape
@@ -178,17 +125,3 @@ def test_a_benchmark_prints_both_methods(timed, monkeypatch, capsys):
         "    1 replicas: 2.0000 s per replica, 4.5 times as fast",
         "    4 replicas: 0.5000 s per replica, 18.0 times as fast",
     ]
-
-
-def test_seconds_are_a_median_without_the_first(monkeypatch):
-    waits = iter([9.0, 0.1, 0.5, 0.2, 0.3])
-    now = [0.0]
-
-    def clock():
-        return now[0]
-
-    def work():
-        now[0] += next(waits)
-
-    monkeypatch.setattr(benchmark_landscape.time, "perf_counter", clock)
-    assert benchmark_landscape.seconds(work) == pytest.approx(0.25)
