@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -78,6 +79,15 @@ def test_dense_dimensions_are_counted_whole(run):
     columns = records.read_columns(run / "dimensions.csv")
     assert columns["dimension"].tolist() == [0, 1, 2]  # not +0, -0, …
     assert columns["n"].tolist() == [100, 100, 100]
+
+
+def test_a_record_counts_as_the_run_does(runs, tmp_path):
+    folder = shutil.copytree(runs / "ncl", tmp_path / "ncl")
+    record = records.of_run(folder)
+    dimensions, final = record["dimensions"], record["final"]
+    K = record["settings"]["head_out"]
+    assert dimensions["entries"] / K == pytest.approx(final["act"], rel=1e-3)
+    assert K * (1 - dimensions["dead_dims"] / 100) == pytest.approx(final["live_dims"])
 
 
 # -------------------------------------------------------------------------------------- its numbers

@@ -98,7 +98,7 @@ def test_two_seeds_have_no_deviation():
     {
         "shapes-ncl cifar10-cpu-ncl": "these runs are of several data sets: cifar10, shapes",
         "mine-ncl": "mine-ncl: the first word of a run is its data set, of shapes, cifar10",
-        "cifar10-cpu-simclr": "dimensions.csv has no cifar10-cpu-simclr; it has cifar10-cpu-ncl, sh",
+        "cifar10-cpu-simclr": "dimensions.csv has no cifar10-cpu-simclr; it has cifar10-cpu-ncl",
     }.items(),
     ids=["several", "other data", "not there"],
 )

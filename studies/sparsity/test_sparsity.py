@@ -1,16 +1,19 @@
 """Tests of sparsity.py: stability in closed form, and the files that it reads and leaves."""
 
+import itertools
 import json
 import shlex
 
 import numpy as np
 import pytest
-import report
+import records
+import run
 import sparsity
 import torch
 
+import common
 import interpret
-from conftest import ROOT, refusal, run_program
+from conftest import refusal, run_program
 
 
 # ---------------------------------------------------------------------------------------- stability
@@ -103,7 +106,15 @@ def leave_run(folder, seed, z=None, dataset="tiny"):
 
 
 @pytest.fixture
-def study_runs(tmp_path):
+def studies(tmp_path, monkeypatch):
+    """Where records are looked for: two questions without any."""
+    monkeypatch.setattr(records, "STUDIES", tmp_path / "studies")
+    for question in ("ncl", "sparsity"):
+        (tmp_path / "studies" / question).mkdir(parents=True)
+
+
+@pytest.fixture
+def study_runs(studies, tmp_path):
     """Three seeds of a method, 1, 2 and 4, and of SimCLR."""
     folders = []
     for method in ("ncl-8", "simclr"):
@@ -154,7 +165,9 @@ def test_a_table_shows_the_means_of_the_seeds(study_runs, capsys):
     assert row.replace("|", " ").split() == ["tiny-sparsity-ncl-8", "3", *means]
 
 
-def test_measuring_says_how_far_it_is(study_runs, capsys):
+def test_measuring_says_how_far_it_is(study_runs, capsys, monkeypatch):
+    ten_seconds_each = itertools.count(0, 10)
+    monkeypatch.setattr(common.time, "monotonic", ten_seconds_each.__next__)
     run_program("sparsity.py", *study_runs)
     assert "stability: 0/2" in capsys.readouterr().err
 
@@ -168,14 +181,25 @@ def test_an_undefined_mono_score_is_shown_as_nan(tmp_path, study_runs, capsys):
     assert " nan |" in capsys.readouterr().out
 
 
-def test_stability_is_left_on_record_too(study_runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "STUDIES", tmp_path / "studies")
-    (tmp_path / "studies" / "sparsity").mkdir(parents=True)
+def test_stability_is_left_on_record_too(study_runs):
     file = records.file_of("sparsity")
     records.put(file, dict(run="tiny-sparsity-ncl-8", seed=2, final={}))
     run_program("sparsity.py", *study_runs)
     (record,) = records.read(file)
     assert record["stability"] == left(study_runs[1])
+
+
+@pytest.mark.parametrize("name", ["simclr", "shapes-simclr", "cifar10-cpu-sparsity-simclr"])
+def test_simclr_is_a_judge_by_its_name(tmp_path, name):
+    rows = {name: [leave_run(tmp_path / f"{name}-seed1", 1)]}
+    assert list(sparsity.judges(rows)["tiny"]) == [1]
+
+
+def test_other_methods_are_no_judges(tmp_path):
+    rows = {}
+    for name in ("shapes-sparsehead-simclr", "shapes-ncl"):
+        rows[name] = [leave_run(tmp_path / f"{name}-seed1", 1)]
+    assert sparsity.judges(rows) == {}
 
 
 def test_logs_beside_runs_are_no_runs(study_runs, tmp_path):
@@ -205,100 +229,75 @@ def test_a_folder_without_a_run_is_refused(tmp_path):
     assert "is not the folder of a run" in refusal("sparsity.py", tmp_path)
 
 
-# ------------------------------------------------------------------------------------------ records
-def leave_record(folder, seed, entries=(1.0, 0.5, 0.0), **numbers):
-    """A record whose dimensions are active on these shares of the images."""
-    folder.mkdir(parents=True)
-    final = dict(event="final", epochs=3, lp1_embedding=50.0 + seed, cons=None) | numbers
-    (folder / "metrics.jsonl").write_text(f'{{"epoch": 3}}\n{json.dumps(final)}\n')
-    rows = ["dimension,act,cons"]
-    for k, act in enumerate(entries):
-        rows.append(f"{k},{act},0.5")
-    (folder / "dimensions.csv").write_text("\n".join(rows) + "\n")
-    numbers = dict(stability=0.5, stability_chance=0.1 * seed, mono_simclr=0.2)
-    (folder / "stability.json").write_text(json.dumps(numbers))
-    return folder
-
-
-def test_a_record_has_entries_and_dead_dimensions(tmp_path):
-    found = sparsity.record(leave_record(tmp_path / "run", 1))
-    assert found["entries"] == 1.5
-    assert found["dead_dims"] == pytest.approx(100 / 3)
-    assert "cons" not in found  # it is undefined
-
-
-def test_an_unfinished_record_is_empty(tmp_path):
-    folder = leave_record(tmp_path / "run", 1)
-    (folder / "metrics.jsonl").write_text('{"epoch": 3}\n')
-    assert sparsity.record(folder) == {}
-    assert sparsity.record(tmp_path) == {}
-
-
-@pytest.mark.parametrize(
-    "name", ["shapes-sparsity-sae-8-seed1", "cifar10-cpu-sparsity-ncl-2-seed3"]
-)
-def test_records_are_read_as_the_tables_read_them(name):
-    folder = ROOT / "results" / name
-    found, expected = sparsity.record(folder), report.record(folder)
-    keys = ["entries", "stability_chance", *sparsity.SHOWN]
-    assert [found[key] for key in keys] == [expected[key] for key in keys]
-
-
-def test_a_finished_runs_record_counts_as_the_run_does(runs, tmp_path):
-    findings = interpret.interpret(interpret.read_embedding(runs / "ncl"), "nonzero", False)
-    interpret.write_csv(tmp_path / "dimensions.csv", findings)
-    final = (runs / "ncl" / "metrics.jsonl").read_text().splitlines()[-1]
-    (tmp_path / "metrics.jsonl").write_text(final.replace('"entries"', '"of_the_run"') + "\n")
-    found = sparsity.record(tmp_path)
-    K = len(findings.columns["act"])
-    assert found["entries"] / K == pytest.approx(found["act"], rel=1e-3)
-    assert K * (1 - found["dead_dims"] / 100) == pytest.approx(found["live_dims"])
-
-
 # ------------------------------------------------------------------------------------------- points
+def leave_record(run, seed, entries=1.5, **measured):
+    """A record of a run that is active on so many entries of an image."""
+    final = dict(event="final", lp1_embedding=50.0 + seed, cons=None)
+    record = dict(run=run, seed=seed, settings={}, final=final, dimensions={"entries": entries})
+    numbers = dict(stability=0.5, stability_chance=0.1 * seed, mono_simclr=0.2) | measured
+    question = "ncl" if run == "shapes-ncl" else "sparsity"
+    records.put(records.file_of(question), record | {"stability": numbers})
+
+
 @pytest.fixture
-def study_records(tmp_path):
-    """Records of NCL at two levels, the larger first, with three seeds, and of SAE with two."""
-    folders = []
+def study_records(studies):
+    """Records of NCL at two levels with three seeds and of SAE with two, on CIFAR-10."""
     for seed in (1, 2, 3):
-        half = dict(entries=(1.0,) * 8)
-        folders.append(leave_record(tmp_path / f"tiny-sparsity-ncl-8-seed{seed}", seed, **half))
-        few = dict(entries=(1.0,) * (1 + seed))
-        folders.append(leave_record(tmp_path / f"tiny-sparsity-ncl-2-seed{seed}", seed, **few))
+        leave_record("cifar10-cpu-sparsity-ncl-8", seed, entries=8)
+        leave_record("cifar10-cpu-sparsity-ncl-2", seed, entries=1 + seed)
     for seed in (1, 2):
-        folders.append(leave_record(tmp_path / f"tiny-sparsity-sae-8-seed{seed}", seed))
-    folders.append(leave_record(tmp_path / "tiny-simclr-seed1", 1))  # of another study
-    return folders
+        leave_record("cifar10-cpu-sparsity-sae-8", seed)
+    leave_record("cifar10-cpu-sparsity-simclr", 1)  # which no line shows
 
 
 def test_points_are_a_methods_levels(study_records):
-    (of_methods,) = sparsity.points(study_records).values()
-    assert [point["entries"] for point in of_methods["ncl"]] == [[8, 8, 8], [2, 3, 4]]
+    (of_methods,) = sparsity.points().values()
+    assert [point["entries"] for point in of_methods["ncl"]] == [[2, 3, 4], [8, 8, 8]]
     assert [point["lp1_embedding"] for point in of_methods["sae"]] == [[51, 52]]
     assert of_methods["lpjepa"] == []
 
 
+def test_what_is_undefined_is_left_out(study_records):
+    (of_methods,) = sparsity.points().values()
+    assert of_methods["ncl"][0]["cons"] == []
+
+
+def test_a_row_may_be_on_record_as_another_run(studies):
+    for seed in range(1, 6):
+        leave_record("shapes-ncl", seed, entries=seed)
+    found = sparsity.records_of("shapes-sparsity-ncl-32")
+    assert [numbers["entries"] for numbers in found] == [1, 2, 3, 4]
+
+
 def test_spreads_are_of_three_seeds_or_more(study_records):
-    (of_methods,) = sparsity.points(study_records).values()
-    assert sparsity.means(of_methods["ncl"], "entries").tolist() == [8, 3]
-    assert sparsity.spreads(of_methods["ncl"], "entries").tolist() == [0, 1]
+    (of_methods,) = sparsity.points().values()
+    assert sparsity.means(of_methods["ncl"], "entries").tolist() == [3, 8]
+    assert sparsity.spreads(of_methods["ncl"], "entries").tolist() == [1, 0]
     assert sparsity.spreads(of_methods["sae"], "lp1_embedding").tolist() == [0]
 
 
 def test_a_record_that_was_not_measured_is_refused(study_records):
-    (study_records[0] / "stability.json").unlink()
-    assert "ncl-8: a record lacks" in refusal("sparsity.py --draw no.png", *study_records)
+    file = records.file_of("sparsity")
+    records.put(file, dict(run="cifar10-cpu-sparsity-ncl-8", seed=4, final={}))
+    told = "cifar10-cpu-sparsity-ncl-8: a record lacks its stability"
+    assert told in refusal("sparsity.py --draw no.png")
 
 
-def test_folders_of_no_study_are_refused(tmp_path):
-    folder = leave_record(tmp_path / "tiny-simclr-seed1", 1)
-    assert "none of these folders is a record" in refusal("sparsity.py --draw no.png", folder)
+def test_nothing_on_record_is_refused(studies):
+    assert "no run of these methods is on record" in refusal("sparsity.py --draw no.png")
+
+
+@pytest.mark.parametrize("flags", ["", "runs/a --draw no.png"])
+def test_runs_or_a_picture_are_wanted(flags, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run_program(f"sparsity.py {flags}")
+    assert "give folders of runs, which are measured, or --draw FILE" in capsys.readouterr().err
 
 
 @pytest.fixture
 def panel(study_records):
     plt = pytest.importorskip("matplotlib.pyplot")
-    (of_methods,) = sparsity.points(study_records).values()
+    (of_methods,) = sparsity.points().values()
     for point in of_methods["ncl"] + of_methods["sae"]:
         point["stability"] = [value + 0.4 for value in point["stability_chance"]]
     figure, panel = plt.subplots()
@@ -320,55 +319,39 @@ def test_a_line_goes_over_active_entries(panel):
     assert by_chance == pytest.approx(np.array([[3, 0.2], [8, 0.2]]))
 
 
-def test_a_picture_of_records_is_drawn(study_records, tmp_path):
+def test_a_picture_of_records_is_drawn(studies, tmp_path):
     pytest.importorskip("matplotlib")
-    for folder in study_records[:-1]:
-        final = json.dumps(dict(event="final", **dict.fromkeys(sparsity.SHOWN, 1.0)))
-        (folder / "metrics.jsonl").write_text(f"{final}\n")
-    run_program("sparsity.py", *study_records, "--draw", tmp_path / "sparsity.png")
+    for seed in (1, 2):
+        shown = dict.fromkeys(sparsity.SHOWN, 1.0)
+        leave_record("cifar10-cpu-sparsity-ncl-8", seed, entries=8, **shown)
+    run_program("sparsity.py --draw", tmp_path / "sparsity.png")
     assert (tmp_path / "sparsity.png").read_bytes().startswith(b"\x89PNG")
 
 
-# ----------------------------------------------------------------------------------------- the runs
-@pytest.mark.parametrize("data", sparsity.KNOBS)
-def test_every_method_has_a_knob_for_each_level(data):
-    assert sparsity.KNOBS[data].keys() == sparsity.METHODS.keys() == sparsity.PROGRAMS.keys()
-    for knobs in sparsity.KNOBS[data].values():
-        assert len(knobs) == len(sparsity.LEVELS)
+# -------------------------------------------------------------------------------- runs.txt as it is
+@pytest.mark.parametrize("data", sparsity.DATA_SETS)
+@pytest.mark.parametrize("method", sparsity.METHODS)
+def test_every_method_has_a_run_for_each_level(data, method):
+    known = set(run.rows_of("sparsity"))
+    for level in sparsity.LEVELS:
+        row = f"{data}-sparsity-{method}-{level}"
+        if row in sparsity.ON_RECORD_AS:
+            question, other, _ = sparsity.ON_RECORD_AS[row]
+            assert other in run.rows_of(question)
+        else:
+            assert row in known
 
 
-def value_of(flags, name):
-    words = shlex.split(flags)
-    return words[words.index(name) + 1]
+def value_of(row, flag):
+    """The value of a flag in a row's training."""
+    _, (training, *_) = run.rows_of("sparsity")[row]
+    words = shlex.split(training)
+    return words[words.index(flag) + 1]
 
 
-@pytest.mark.parametrize("data", sparsity.KNOBS)
-def test_narrow_autoencoders_are_as_wide_as_ncl(data):
-    knobs = sparsity.KNOBS[data]
-    widths = [value_of(flags, "--head-out") for flags in knobs["ncl"]]
-    assert [value_of(flags, "--units") for flags in knobs["sae-narrow"]] == widths
-    levels = [str(level) for level in sparsity.LEVELS]
-    assert [value_of(flags, "--topk") for flags in knobs["sae-narrow"]] == levels
-
-
-def test_rows_come_level_by_level():
-    rows = sparsity.by_rows({"a": ["1", "2", "3", "4", "5"], "b": "x"})
-    assert list(rows)[:4] == ["a-2", "b-2", "a-4", "b-4"]
-    assert (rows["a-16"], rows["b-32"]) == ("4", "x")
-
-
-@pytest.mark.parametrize(
-    "row, flags",
-    {
-        "simclr": "--epochs 2 --temperature 0.1",
-        "ncl-8": "--epochs 2 --temperature 0.1 --head-out 64",
-        "lpjepa-2": "--epochs 2 --mu -2.5",  # it has no τ
-        "sae-8": "--units 256 --topk 8",  # it has the settings of SimCLR's run
-        "sae-narrow-8": "--units 64 --topk 8",
-    }.items(),
-)
-def test_rows_have_flags_of_their_own(row, flags):
-    common_flags, seeds, own = sparsity.study("shapes", "--epochs 2", [1, 2], "--temperature 0.1")
-    assert common_flags == ""
-    assert seeds[row] == [1, 2]
-    assert shlex.split(own[row]) == flags.split()
+@pytest.mark.parametrize("data, levels", {"shapes": (2, 4, 8, 16), "cifar10-cpu": (2, 32)}.items())
+def test_narrow_autoencoders_are_as_wide_as_ncl(data, levels):
+    for level in levels:
+        narrow = f"{data}-sparsity-sae-narrow-{level}"
+        assert value_of(narrow, "--units") == value_of(f"{data}-sparsity-ncl-{level}", "--head-out")
+        assert value_of(narrow, "--topk") == str(level)

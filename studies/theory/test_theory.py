@@ -1,21 +1,16 @@
-"""Tests of theory.py, theory_nmf.py and theory_gate.py: naive sums, samples and what must hold."""
+"""Tests of theory.py and theory_nmf.py: naive sums, samples and what must hold."""
 
-import inspect
 import itertools
 import json
 import math
 
-import numpy as np
 import pytest
 import theory
-import theory_gate
 import theory_nmf
 import torch
 import torch.nn.functional as F
 
-import bayesncl
-import simclr
-from conftest import refusal, run_program
+from conftest import run_program
 
 
 def verdicts(folder):
@@ -38,14 +33,8 @@ def finished(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         shrink_nmf(patch)
         for name in ("theory", "theory_nmf"):
-            run_program(f"tools/{name}.py --out", root / name)
+            run_program(f"{name}.py --out", root / name)
     return root
-
-
-@pytest.mark.parametrize("name", ["row", "table"])
-def test_both_programs_share_their_text(name):
-    ours, theirs = getattr(theory, name), getattr(theory_nmf, name)
-    assert inspect.getsource(ours) == inspect.getsource(theirs)
 
 
 @pytest.mark.parametrize("name", ["theory", "theory_nmf"])
@@ -64,7 +53,7 @@ def test_matplotlib_is_not_needed(tmp_path, capsys, monkeypatch, name):
     monkeypatch.setattr(theory_nmf, "STEPS", 2)
     monkeypatch.setattr(theory, "lowest_loss_9", loss_of_nothing)
     monkeypatch.setattr(module, "plt", None)
-    run_program(f"tools/{name}.py --out", tmp_path / name)
+    run_program(f"{name}.py --out", tmp_path / name)
     assert "matplotlib is not installed: theory.png is left out" in capsys.readouterr().out
     assert {path.name for path in (tmp_path / name).iterdir()} == {"config.json", "results.json"}
 
@@ -277,224 +266,3 @@ def test_theory_nmf_says_what_is_unique(finished):
         *["5 not unique"] * 3,
         *["5 unique"] * 2,
     ]
-
-
-# ----------------------------------------------------------------------------------- theory_gate.py
-@pytest.fixture(scope="module")
-def toy():
-    """The toy without the KL term."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(theory_gate, "SETTINGS", [(0.8, 0.0)])
-        return theory_gate.toy(seeds=1, steps=150)
-
-
-def all_open(*_):
-    return torch.ones(100)
-
-
-@pytest.fixture(scope="module")
-def gates(runs, tmp_path_factory):
-    """What theory_gate.py leaves of a run of NCL and one of BayesNCL; the toy is not trained."""
-    folder = tmp_path_factory.mktemp("gates") / "out"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(theory_gate, "train_gate", all_open)
-        run_program("tools/theory_gate.py", runs / "ncl", runs / "bayesncl", "--out", folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def of_runs(gates):
-    """The numbers of either run, by its method."""
-    found = json.loads((gates / "results.json").read_text())["runs"]
-    return {name.rpartition("/")[2]: numbers for name, numbers in found.items()}
-
-
-@pytest.fixture
-def views():
-    return theory_gate.planted(256)
-
-
-@pytest.mark.parametrize("rho", [0.8, 0.51, 0.49, 0.3])
-def test_the_kl_term_opens_gates_above_one_half(rho):
-    # Theorem 4.5 counts the first term alone, log(1/ρ).
-    is_open = bayesncl.bernoulli_kl(torch.tensor([[0.99]]), rho)
-    is_closed = bayesncl.bernoulli_kl(torch.tensor([[0.01]]), rho)
-    assert (is_closed < is_open) == (rho < 0.5)
-
-
-@pytest.mark.parametrize("k, gains", [(0, True), (99, False)], ids=["rare", "frequent"])
-def test_the_gain_is_the_loss_without_a_feature(views, k, gains):
-    z1, z2 = views
-    kept = torch.arange(100) != k
-    without = simclr.nt_xent(z1[:, kept], z2[:, kept], 0.2)
-    expected = without - simclr.nt_xent(z1, z2, 0.2)
-    assert theory_gate.gain(z1, z2, 0.2)[k].item() == pytest.approx(expected.item(), abs=1e-6)
-    assert (expected > 0) == gains
-
-
-def test_the_gain_may_keep_the_norms(views):
-    z = F.normalize(torch.cat(views))
-    losses = []
-    for parts in (z, z[:, 1:]):
-        logits = (parts @ parts.T / 0.2).fill_diagonal_(-torch.inf)
-        losses.append(F.cross_entropy(logits, torch.arange(512).roll(256)))
-    found = theory_gate.gain(*views, 0.2, norms_kept=True)[0]
-    assert found.item() == pytest.approx((losses[1] - losses[0]).item(), abs=1e-6)
-
-
-def test_planted_features_have_their_frequencies():
-    z1, z2 = theory_gate.planted(4000)
-    expected = 0.9 * torch.tensor(theory_gate.FREQUENCIES).repeat_interleave(10)
-    both = 0.9 * expected  # a view loses one in ten
-    assert ((z1 > 0).float().mean(0) - expected).abs().max() < 0.03
-    assert (((z1 > 0) & (z2 > 0)).float().mean(0) - both).abs().max() < 0.03
-    assert z1[z1 > 0].mean().item() == pytest.approx(1, abs=0.01)
-
-
-def test_the_gain_follows_the_law_with_norms_kept(toy):
-    assert np.corrcoef(toy["norms kept"], theory_gate.LAW)[0, 1] > 0.99
-
-
-def test_gamma_is_the_nearest_law(toy):
-    expected = np.linalg.lstsq(np.array(theory_gate.LAW)[:, None], toy["norms kept"], rcond=None)
-    assert toy["gamma"] == pytest.approx(expected[0][0])
-
-
-def test_frequent_features_lose_with_cosines(toy):
-    assert toy["gain"][0] > 0 > toy["gain"][-1]
-
-
-def test_the_loss_alone_closes_frequent_gates(toy):
-    kept = toy["kept"]["ρ 0.8, λ 0"]
-    assert max(kept[6:]) < 0.2
-    assert kept[0] > 0.5
-
-
-@pytest.mark.parametrize("rho, least, most", [(0.99, 0.9, 1), (0.01, 0, 0.1)], ids=str)
-def test_a_strong_prior_has_its_way(rho, least, most):
-    kept = theory_gate.train_gate(rho, 1.0, seed=0, steps=60)
-    assert least <= kept.mean() <= most
-
-
-def active_mean(gradient, z):
-    """256 times the mean of each column over the images that it is active on."""
-    return torch.stack([256 * gradient[z[:, k] > 0, k].mean() for k in range(100)])
-
-
-def test_pull_and_push_add_up_to_the_gradient(views):
-    whole = torch.func.grad(simclr.nt_xent)(*views, 0.2)
-    found = theory_gate.pull_and_push(*views, 0.2)
-    assert torch.allclose(found.sum(0), active_mean(whole, views[0]), atol=1e-5)
-
-
-def minus_cosine(z1, z2):
-    return -F.cosine_similarity(z1, z2).mean() / 0.2
-
-
-def test_the_pull_is_that_of_positives(views):
-    pull = torch.func.grad(minus_cosine)(*views)
-    found = theory_gate.pull_and_push(*views, 0.2)
-    assert torch.allclose(found[0], active_mean(pull, views[0]), atol=1e-5)
-
-
-def test_a_dimension_without_images_has_no_gradient(views):
-    z1, z2 = views
-    z1[:, 3] = 0
-    assert (theory_gate.pull_and_push(z1, z2, 0.2)[:, 3] == 0).all()
-
-
-def test_a_summary_counts_and_takes_medians():
-    columns = {
-        "pi": [0.5, 0.4, 0.3, 0.02, 0.9],
-        "gated": [0.5, 0.3, 0.2, 0.01, 0.04],
-        "open": [1.0, 0.75, 0.66, 0.5, 0.04],
-        "pull": [-2.0, -2.0, -3.0, -1.0, -1.0],
-        "push": [1.0, 2.0, 1.0, 1.0, 2.0],
-        "mean": [-1.0, 0.0, -2.0, 0.0, 1.0],
-        "std": [2.0, 1.0, 4.0, 1.0, 1.0],
-    }
-    found = theory_gate.summary({name: torch.tensor(values) for name, values in columns.items()})
-    medians = found["frequent_mean_over_std"], found["frequent_left"], found["closed_pi"]
-    assert medians == pytest.approx((0.5, 1 / 3, 0.9))
-    counts = [found[f"{name}_dims"] for name in ("frequent", "rare", "closed", "open")]
-    assert counts == [3, 2, 1, 4]
-
-
-def test_only_gates_are_closed(of_runs):
-    assert of_runs["ncl"]["closed_dims"] == 0 < of_runs["bayesncl"]["closed_dims"]
-
-
-@pytest.mark.parametrize("method", ["ncl", "bayesncl"])
-def test_gradients_of_a_run_have_their_size(of_runs, method):
-    numbers = of_runs[method]
-    assert numbers["frequent_dims"] > 20
-    assert 0 < numbers["frequent_left"] < 1
-    assert 0 < numbers["frequent_mean_over_std"] < 3
-
-
-def test_mean_and_deviation_are_over_batches(runs, monkeypatch):
-    pulls = iter([1.0, 2.0, 6.0])
-
-    def known(*_):
-        return torch.stack([torch.full((256,), next(pulls)), torch.ones(256)])
-
-    monkeypatch.setattr(theory_gate, "pull_and_push", known)
-    monkeypatch.setattr(theory_gate, "gain", all_open)
-    run, model = theory_gate.common.load_run(runs / "ncl")
-    found = theory_gate.conflict(run, model, None, batches=3)
-    numbers = [found[name][0].item() for name in ("pull", "push", "mean", "std")]
-    assert numbers == pytest.approx([3, 1, 4, 7**0.5])
-
-
-def test_gates_are_drawn(gates):
-    assert (gates / "gate.png").stat().st_size > 30_000
-    assert (gates / "grid.png").stat().st_size > 30_000
-
-
-def test_batches_go_on_with_the_next_epochs():
-    images = torch.arange(10).view(10, 1, 1, 1)
-    data = theory_gate.common.Data("numbers", images, images)
-    found = itertools.islice(theory_gate.endless(data, 4), 4)
-    expected = [*data.batches(4, 0, 0, "cpu"), *data.batches(4, 0, 1, "cpu")]
-    for batch, (images, _) in zip(found, expected, strict=True):
-        assert torch.equal(batch, images)
-
-
-def test_the_grid_is_left_out_without_its_study(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(theory_gate, "RESULTS", tmp_path)
-    monkeypatch.setattr(theory_gate, "draw_gate", all_open)
-    theory_gate.draw(tmp_path, {}, {})
-    assert "grid.png is left out" in capsys.readouterr().out
-
-
-def test_a_grid_has_the_last_numbers_of_all_seeds(tmp_path, monkeypatch):
-    monkeypatch.setattr(theory_gate, "RESULTS", tmp_path)
-    monkeypatch.setattr(theory_gate, "PRIORS", ["0.1"])
-    monkeypatch.setattr(theory_gate, "WEIGHTS", ["3e-6"])
-    for seed in (1, 2):
-        folder = tmp_path / f"shapes-grid-bayesncl-prior0.1-kl-weight3e-6-seed{seed}"
-        folder.mkdir()
-        (folder / "metrics.jsonl").write_text(f'{{"epoch": 1}}\n{{"lp1": {seed}}}\n')
-    assert theory_gate.grid_records() == {("0.1", "3e-6"): [{"lp1": 1}, {"lp1": 2}]}
-
-
-def test_a_grid_has_means_at_their_place(tmp_path, monkeypatch):
-    plt = pytest.importorskip("matplotlib.pyplot")
-    figures = []
-    monkeypatch.setattr(plt, "close", figures.append)
-    monkeypatch.setattr(theory_gate, "PRIORS", [1, 2])
-    monkeypatch.setattr(theory_gate, "WEIGHTS", [10, 20, 30])
-    monkeypatch.setattr(theory_gate, "SHOWN", {"lp1": "a", "cons": "b"})
-    records = {}
-    for rho in (1, 2):
-        for lambd in (10, 20, 30):
-            records[rho, lambd] = [{"lp1": rho + lambd, "cons": 0}]
-    records[2, 10] = [{"lp1": value, "cons": 0} for value in (11, 12, 13)]
-    theory_gate.draw_grid(tmp_path / "grid.png", records)
-    panel, _ = figures[0].axes
-    assert panel.get_images()[0].get_array().tolist() == [[11, 21, 31], [12, 22, 32]]
-    assert "12\n± 1" in [text.get_text() for text in panel.texts]
-
-
-def test_runs_of_other_methods_are_refused(runs):
-    assert "give runs of ncl.py and bayesncl.py" in refusal("theory_gate.py", runs / "simclr")
