@@ -1,4 +1,4 @@
-"""Every test of the files beside this one. Those of tools/ are in tools/.
+"""Every test of the files beside this one. Those of tools/ and studies/ are there.
 
 Truth comes from closed forms, loops written off the equations, torchvision's and scikit-learn's own
 functions, limits and invariances.
@@ -7060,16 +7060,26 @@ def test_simsiam_collapses_without_its_stop_gradient(with_defaults):
     assert min(line["spread"] for line in epochs) < 0.2
 
 
+def on_record(run, seed):
+    """The final numbers of a run on record."""
+    for file in ROOT.glob("studies/*/records.jsonl"):
+        for line in file.read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            if record["run"] == run and record.get("seed") == seed:
+                return record["final"]
+    raise KeyError(f"{run}, seed {seed}, is not on record")
+
+
 @pytest.mark.parametrize("seed", range(1, 6))
 @pytest.mark.parametrize("name", FLOORS)
 def test_records_reach_the_floors(name, seed):
-    numbers = records(ROOT / "results" / f"shapes-{name}-seed{seed}")[-1]
+    numbers = on_record(f"shapes-{name}", seed)
     assert below_floors(numbers, FLOORS[name]) == {}
 
 
 # ---------------------------------------------------------------------------------------- the files
 PYTHON = {}  # a file: its text
-for file in [*ROOT.glob("*.py"), *ROOT.glob("tools/*.py")]:
+for file in [*ROOT.glob("*.py"), *ROOT.glob("tools/*.py"), *ROOT.glob("studies/**/*.py")]:
     PYTHON[str(file.relative_to(ROOT))] = file.read_text(encoding="utf-8")
 FILES = {name.removesuffix(".py").rpartition("/")[2] for name in PYTHON}
 METHOD_FILES = [*METHODS, "sae"]
@@ -7177,7 +7187,7 @@ def test_many_commands_are_documented():
 
 # ---------------------------------------------------------------------------------------- the pages
 PAGES = {}  # a page: its text
-for page in [*ROOT.glob("*.md"), ROOT / "results/README.md", ROOT / "tools/embeddings.md"]:
+for page in [*ROOT.glob("*.md"), *ROOT.glob("tools/*.md"), *ROOT.glob("studies/**/*.md")]:
     PAGES[str(page.relative_to(ROOT))] = page.read_text(encoding="utf-8")
 
 
@@ -7202,5 +7212,5 @@ def test_links_work(page):
 
 
 def test_readme_shows_what_its_first_command_prints():
-    last = records(ROOT / "results" / "shapes-bayesncl-first-command")[-1]
+    last = on_record("shapes-bayesncl-first-command", 1)
     assert common.table("bayesncl", last) in PAGES["README.md"]

@@ -44,19 +44,20 @@ def write(studies):
 
 
 # ----------------------------------------------------------------------------------------- runs.txt
-ROWS = """# a comment
-a      1-3  python ncl.py --lr 1
-    python tools/words.py RUN --seed {seed}
-
-later  1    python sae.py runs/a-seed{seed} --topk 2
-b-cpu  2,9  python simclr.py
-own    -    python sparse_coding.py --seeds 5
-"""
+ROWS = [
+    "# a comment",
+    "a      1-3  python ncl.py --lr 1",
+    "    python tools/words.py RUN --seed {seed}",
+    "",
+    "later  1    python sae.py runs/a-seed{seed} --topk 2",
+    "b-cpu  2,9  python simclr.py",
+    "own    -    python sparse_coding.py --seeds 5",
+]
 
 
 @pytest.fixture
 def rows(write):
-    write(ROWS)
+    write("\n".join(ROWS))
     return run.rows_of("q")
 
 
