@@ -93,9 +93,10 @@ def without_python(command: str) -> str:
 
 def asked_for(name: str, patterns: list[str] | None) -> bool:
     """Whether --rows asks for a run: by its name, by a pattern or by saying nothing."""
-    if not patterns:
-        return True
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    for pattern in patterns or ["*"]:
+        if fnmatch.fnmatchcase(name, pattern):
+            return True
+    return False
 
 
 def takes_of_others(command: str) -> bool:
@@ -122,15 +123,19 @@ def commands(
                 wanted = seeds
             if seed not in wanted or not asked_for(row, patterns):
                 continue
-            name = row if seed is None else f"{row}-seed{seed}"
+            name = row
+            if seed is not None:
+                name += f"-seed{seed}"
             filled = []
             for line in lines:
                 text = line.replace("{seed}", str(seed)).replace("RUN", f"runs/{name}")
                 filled.append(shlex.split(text))
             if seed is not None:
                 filled[0] += shlex.split(extra) + ["--seed", str(seed)]
-            group = later if takes_of_others(lines[0]) else runs
-            group[name] = filled
+            if takes_of_others(lines[0]):
+                later[name] = filled
+            else:
+                runs[name] = filled
     return runs | later
 
 
@@ -142,22 +147,26 @@ def checkpoints_read(question: str) -> set[str]:
 
 # ------------------------------------------------------------------------------------------ a run
 def device_of(name: str, device: str) -> str:
-    """What a run is made on: of a run with "-cpu" in its name always a CPU."""
-    return "cpu" if "-cpu" in name else device
+    """What a run is made on: with "-cpu" in its name always a CPU."""
+    if "-cpu" in name:
+        return "cpu"
+    return device
 
 
 def begin(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
     """Begin a run in runs/<name>, or go on with it."""
     run = RUNS / name
-    folder = os.path.relpath(run, ROOT)
-    if "--eval-only" in command:  # which has no --resume
-        shutil.rmtree(run, ignore_errors=True)
-    where = "--resume" if (run / "config.json").exists() else "--out"
-    command = command + [where, folder]
     _, seed = records.split(name)
     if seed is not None:
-        command += ["--device", device, "--data-root", data_root]
-    return start(name, command, device)
+        command = command + ["--device", device, "--data-root", data_root]
+    begun = (run / "config.json").exists()
+    goes_on = begun and "--eval-only" not in command  # which has no --resume
+    if seed is None:  # a program with seeds of its own, which notes in memory/ how far it is
+        goes_on = (run / "memory").exists()
+    if begun and not goes_on:
+        shutil.rmtree(run)
+    where = "--resume" if goes_on else "--out"
+    return start(name, command + [where, os.path.relpath(run, ROOT)], device)
 
 
 def start(name: str, command: list[str], device: str) -> subprocess.Popen:
@@ -179,7 +188,7 @@ def start(name: str, command: list[str], device: str) -> subprocess.Popen:
 
 
 def has_ended(name: str) -> bool:
-    """Whether runs/<name> is a run of sparse_coding.py that is complete: that has no --resume."""
+    """Whether runs/<name> is complete, of a program with seeds of its own: it has no --resume."""
     run = RUNS / name
     return (run / "results.json").exists() and not (run / "memory").exists()
 
@@ -226,6 +235,17 @@ def unrecorded(question: str, names: list[str]) -> list[str]:
     return left
 
 
+def next_of(waiting: list[str], running: dict, later: set[str]) -> str | None:
+    """The run to begin next; None where it reads what a running one will leave.
+
+    later: the runs that read what others leave
+    """
+    name = waiting[0]
+    if name in later and not later.issuperset(running):
+        return None
+    return name
+
+
 def record_all(
     question: str,
     runs: dict[str, list[list[str]]],
@@ -250,9 +270,9 @@ def record_all(
     try:
         while waiting or running:
             while waiting and len(running) < jobs and time.monotonic() < end:
-                name = waiting[0]
-                if name in later and not later.issuperset(running):
-                    break  # until the runs that others read from have ended
+                name = next_of(waiting, running, later)
+                if name is None:
+                    break
                 waiting.remove(name)
                 if has_ended(name):
                     keep(question, name, 0)

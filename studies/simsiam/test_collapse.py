@@ -1,0 +1,31 @@
+"""Tests of collapse.py: the curve that it reads and the picture of it."""
+
+import collapse
+import pytest
+
+from conftest import refusal, run_program
+
+
+@pytest.fixture
+def curves(tmp_path, monkeypatch):
+    """curves.csv of two seeds."""
+    text = "run,seed,epoch,spread,loss\na,1,1,0.5,-1\na,2,1,0.9,-1\na,2,2,0.25,-1\n"
+    (tmp_path / "curves.csv").write_text(text)
+    monkeypatch.setattr(collapse, "CURVES", tmp_path / "curves.csv")
+
+
+def test_a_curve_is_of_its_run_and_seed(curves):
+    assert collapse.curve("a", "2") == ([1, 2], [0.9, 0.25])
+
+
+def test_a_run_without_a_curve_is_refused(curves):
+    def ask():
+        collapse.curve("a", "3")
+
+    assert "curves.csv has no a with seed 3" in refusal(ask)
+
+
+def test_the_picture_is_drawn_of_what_is_on_record(tmp_path):
+    pytest.importorskip("matplotlib")
+    run_program("collapse.py --draw", tmp_path / "collapse.png")
+    assert (tmp_path / "collapse.png").stat().st_size > 5_000
