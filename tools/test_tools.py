@@ -993,6 +993,19 @@ def test_the_seeds_of_a_row_become_one_line(measured):
     assert found["x"]["a"]["h_blur_4"] == 20
 
 
+def test_runs_on_record_are_read_as_folders_are(measured, tmp_path):
+    lines = ['{"run": "c", "seed": 1, "settings": {"dataset": "x"}}']  # which was not measured
+    for folder in measured:
+        run, _, seed = folder.name.partition("-seed")
+        settings = json.loads((folder / "config.json").read_text())
+        numbers = json.loads((folder / "robustness.json").read_text())
+        record = dict(run=run, seed=int(seed), settings=settings, robustness=numbers)
+        lines.append(json.dumps(record))
+    (tmp_path / "records.jsonl").write_text("\n".join(lines) + "\n")
+    found = robustness.read_records([tmp_path / "records.jsonl"])
+    assert found == robustness.read_records(measured)
+
+
 def test_a_line_starts_at_the_clean_images(measured):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     row = robustness.read_records(measured)["x"]
