@@ -257,6 +257,13 @@ def test_a_page_shows_records_of_the_built_in_data(name):
     assert sum("records.jsonl#shapes-" in row for row in rows if row[:3] == "| [") >= 5
 
 
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_links_lead_to_what_is_on_record(page):
+    for file, name in report.LINK.findall(page.read_text(encoding="utf-8")):
+        run, *_ = report.SEEDS.fullmatch(name).groups()
+        assert report.runs_in(page.parent / file, run), name
+
+
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "README.md"])
 def test_every_cell_says_something(name):
     for line in PAGES[name].read_text(encoding="utf-8").splitlines():
