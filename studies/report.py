@@ -5,9 +5,10 @@
 
 A row whose label links to a run of images, [NCL](ncl/records.jsonl#shapes-ncl), shows the mean over
 its seeds, or over those in a column "seeds"; #shapes-ncl-seeds1-4 and #shapes-ncl-seed1 are these
-seeds alone. A label with two links shows the difference, by seed; COLUMNS says what a heading
-stands for. Where a heading links to a run of sparse_coding.py, a row's label is an experiment and
-a setting as that program names them. Other cells stay.
+seeds alone. A label with two links shows the mean of the differences by seed ± half its 95 %
+t-interval; COLUMNS says what a heading stands for. Where a heading links to a run of
+sparse_coding.py, a row's label is an experiment and a setting as that program names them. Other
+cells stay.
 """
 
 import argparse
@@ -87,11 +88,13 @@ for kind in ("top", "random"):  # of tools/selection.py
         COLUMNS[f"LP@1, {kind} {m}"] = f"{{lp1_{kind}_{m}:.1f}}"
 
 LINK = re.compile(r"\[[^]]*\]\(([^()#]*records\.jsonl)#([^()]+)\)")  # to a record: file, run
-SEEDS = re.compile(
-    r"(.*?)(?:-seed(\d+)|-seeds(\d+)-(\d+))?"
-)  # a run, its seeds where it names them
+# A run, and its seeds where it names them.
+SEEDS = re.compile(r"(.*?)(?:-seed(\d+)|-seeds(\d+)-(\d+))?")
 NUMBER = re.compile(r"\{([\w.]+):([^}]+)\}")  # {key:format}
-MINUS_ZERO = re.compile(r"-(0(\.0+)?)(?![\d.])")
+# Student's t of 97.5 %, with 1, 2, … degrees of freedom.
+T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160]
+T += [2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060]
+MINUS_ZERO = re.compile(r"[+-](0(\.0+)?)(?![\d.])")
 TABLE = re.compile(r"((?:^\|.*\|\n){2,})", re.M)
 
 
@@ -155,6 +158,20 @@ def mean_and_spread(values: list[float], form: str) -> str:
     return text.replace("%", " %")
 
 
+def interval(differences: list[float]) -> float:
+    """Half the 95 % t-interval of the mean of paired differences, of two pairs or more."""
+    n = len(differences)
+    return T[n - 2] * np.std(differences, ddof=1) / n**0.5
+
+
+def mean_and_interval(differences: list[float], form: str) -> str:
+    """The mean of paired differences, with its sign, ± half its 95 % interval."""
+    text = f"{np.mean(differences):+{form}}"
+    if len(differences) > 1:
+        text += f" ± {interval(differences):{form}}"
+    return text.replace("%", " %")
+
+
 def image_cell(folder: Path, label: str, template: str, wanted: str = "") -> str | None:
     """The records that a row's label links to as a cell. None where no record has a number.
 
@@ -168,7 +185,11 @@ def image_cell(folder: Path, label: str, template: str, wanted: str = "") -> str
     for key, form in NUMBER.findall(template):
         if not any(key in numbers for numbers in linked[0].values()):
             return None
-        text = mean_and_spread(values_of(key, label, linked), form)
+        values = values_of(key, label, linked)
+        if len(linked) > 1:
+            text = mean_and_interval(values, form)
+        else:
+            text = mean_and_spread(values, form)
         cell = cell.replace(f"{{{key}:{form}}}", text)
     return MINUS_ZERO.sub(r"\1", cell)
 

@@ -49,13 +49,19 @@ def test_a_cell_is_the_mean_over_seeds(studies):
 
 
 def test_two_links_are_a_difference(studies):
-    assert cell(studies, "a − b", "{lp1:.1f}") == "2.0 ± 2.6"
+    assert cell(studies, "a − b", "{lp1:.1f}") == "+2.0 ± 6.6"  # 4.303 √7 / √3
 
 
 def test_differences_are_by_seed(studies):
     for seed, lp1 in enumerate((1.0, 2.0, 6.0), 1):
         put(record_of("b", seed, lp1=lp1 - 1))
-    assert cell(studies, "a − b", "{lp1:.1f}") == "1.0 ± 0.0"
+    assert cell(studies, "a − b", "{lp1:.1f}") == "+1.0 ± 0.0"
+
+
+def test_students_t_is_scipys():
+    stats = pytest.importorskip("scipy.stats")
+    of_n = [stats.t.ppf(0.975, n) for n in range(1, len(report.T) + 1)]
+    assert report.T == pytest.approx(of_n, abs=6e-4)
 
 
 def test_two_seeds_have_no_deviation(studies):
