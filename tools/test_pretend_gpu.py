@@ -1,0 +1,603 @@
+"""pretend_gpu.py itself, in seconds; then, marked slow, every program on the GPU that it pretends.
+
+In expressions below, x is a (3, 3) tensor on the GPU and c one of the CPU.
+"""
+
+import copy
+import inspect
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pretend_gpu
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F  # noqa: F401, of expressions
+from pretend_gpu import CUDA, pretended_gpu
+
+import common
+import shapes
+from conftest import ROOT, records, refusal, run_program
+
+HERE = "tools/test_pretend_gpu.py"
+
+
+@pytest.fixture
+def gpu():
+    """A pretended GPU for one test: its record."""
+    with pretended_gpu() as record:
+        yield record
+
+
+def evaluate(expression):
+    """The value of an expression with x on the GPU and c on the CPU, and the record."""
+    with pretended_gpu() as record:
+        x = torch.ones(3, 3, device="cuda")
+        c = torch.ones(3, 3)
+        record.launches.clear()
+        value = eval(expression, globals(), {"x": x, "c": c})
+    return value, record
+
+
+# ----------------------------------------------------------------------------------------- devices
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "torch.zeros(2, device='cuda')",
+        "torch.tensor([1, 2], device='cuda:0')",
+        "torch.arange(3, device=torch.device('cuda'))",
+        "torch.rand(2, device=0)",
+        "torch.zeros_like(c, device='cuda')",
+        "torch.as_tensor(c, device='cuda')",
+        "x.new_zeros(2)",
+        "torch.full_like(x, 2)",
+    ],
+)
+def test_what_is_made_there_says_so(gpu, expression):
+    x = torch.ones(3, 3, device="cuda")
+    made = eval(expression, globals(), {"x": x, "c": torch.ones(3)})
+    assert made.device == CUDA
+    assert made.is_cuda
+    assert not made.is_cpu
+
+
+@pytest.mark.parametrize("expression", ["torch.zeros(2)", "torch.zeros_like(x, device='cpu')"])
+def test_what_is_made_elsewhere_says_so(gpu, expression):
+    x = torch.ones(3, 3, device="cuda")
+    made = eval(expression, globals(), {"x": x})
+    assert made.device.type == "cpu"
+    assert not made.is_cuda
+
+
+@pytest.mark.parametrize("view", ["x[0]", "x.T", "x.view(9)", "x.detach()", "x.unbind()[1]"])
+def test_a_view_is_where_its_tensor_is(gpu, view):
+    x = torch.ones(3, 3, device="cuda")
+    assert eval(view, {"x": x}).device == CUDA
+
+
+@pytest.mark.parametrize("result", ["x + 1", "x @ x", "torch.cat([x, x])", "x.sort().indices"])
+def test_a_result_is_where_its_inputs_are(gpu, result):
+    x = torch.ones(3, 3, device="cuda")
+    assert eval(result, {"x": x, "torch": torch}).device == CUDA
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        "c.to('cuda')",
+        "c.to(device='cuda')",
+        "c.to('cuda', torch.float64)",
+        "c.to(x)",
+        "torch.empty(3, 3, device='cuda').copy_(c)",
+    ],
+)
+def test_a_move_to_the_gpu_is_a_copy(gpu, move):
+    c = torch.rand(3, 3)
+    before = c.clone()
+    moved = eval(move, globals(), {"x": torch.ones(3, 3, device="cuda"), "c": c})
+    assert moved.device == CUDA
+    assert torch.equal(moved.cpu().float(), before)
+    moved.zero_()
+    assert torch.equal(c, before)
+
+
+@pytest.mark.parametrize("move", ["x.cpu()", "x.to('cpu')", "x.to(c)", "c.copy_(x)"])
+def test_a_move_to_the_cpu_is_a_copy(gpu, move):
+    x = torch.rand(3, 3, device="cuda")
+    moved = eval(move, {"x": x, "c": torch.ones(3, 3)})
+    assert moved.device.type == "cpu"
+    x.zero_()
+    assert (moved > 0).all()
+
+
+@pytest.mark.parametrize("same", ["x.to('cuda')", "x.to(x)", "x.cuda()", "x.to(torch.float32)"])
+def test_a_move_to_where_it_is_does_nothing(gpu, same):
+    x = torch.ones(3, 3, device="cuda")
+    moved = eval(same, {"x": x, "torch": torch})
+    assert moved.data_ptr() == x.data_ptr()
+    assert moved.device == CUDA
+
+
+def test_a_move_to_another_has_its_type(gpu):
+    other = torch.ones(2, device="cuda", dtype=torch.float64)
+    assert torch.ones(3).to(other).dtype == torch.float64
+
+
+def test_a_move_keeps_the_order_in_memory(gpu):
+    x = torch.ones(2, 3, 4, 4).to("cuda", memory_format=torch.channels_last)
+    assert x.device == CUDA
+    assert x.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_deep_copy_stays_on_the_gpu(gpu):
+    x = copy.deepcopy(torch.ones(3, device="cuda"))
+    assert x.device == CUDA
+
+
+def test_autocast_stays_on_the_gpu(gpu):
+    x = torch.ones(3, 3, device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        y = x @ x
+    assert y.device == CUDA
+    assert y.dtype == torch.bfloat16
+
+
+def test_a_generator_says_where_it_draws(gpu):
+    random = torch.Generator("cuda").manual_seed(0)
+    assert random.device.type == "cuda"
+    assert torch.rand(3, device="cuda", generator=random).device == CUDA
+    assert random.get_state().device.type == "cpu"
+
+
+def test_nothing_is_pretended_after_the_block():
+    before = (torch.cuda.is_available, torch.autocast, torch.Generator, torch.Tensor.pin_memory)
+    with pretended_gpu():
+        assert torch.cuda.is_available()
+        x = torch.ones(3, device="cuda")
+    after = (torch.cuda.is_available, torch.autocast, torch.Generator, torch.Tensor.pin_memory)
+    assert before == after
+    assert x.device.type == "cpu"
+
+
+# ---------------------------------------------------------------------------------------- refusals
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "x + c",
+        "x @ c",
+        "torch.cat([x, c])",
+        "torch.where(c > 0, x, x)",
+        "c.add_(x)",
+        "c.sum().add_(x[0, 0])",
+        "x.addmm_(x, c)",
+        "F.linear(x, c)",
+        "F.cross_entropy(x, torch.tensor([0, 1, 2]))",
+        "F.cross_entropy(x[0], torch.tensor(1))",
+        "x.gather(1, torch.tensor([[0]]))",
+        "c[x.long()]",
+        "c[x > 0]",
+        "x.index_put_((torch.tensor([0]),), c[:1])",
+        "torch.add(x, x, out=c)",
+        "torch.rand(3, device='cuda', generator=torch.Generator())",
+        "torch.rand(3, generator=torch.Generator('cuda'))",
+        "x.normal_(generator=torch.Generator())",
+        "torch.zeros(3, device='cuda:1')",
+        "x.pin_memory()",
+    ],
+)
+def test_a_wrong_device_raises(wrong):
+    with pytest.raises(RuntimeError, match="device|cpu|pin"):
+        evaluate(wrong)
+
+
+@pytest.mark.parametrize("wrong", ["x.numpy()", "np.asarray(x)"])
+def test_numpy_does_not_read_the_gpu(wrong):
+    with pytest.raises(TypeError, match="to host memory first"):
+        evaluate(wrong)
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        "x + c.sum()",
+        "torch.where(x > 0, c.sum(), x)",
+        "x.fill_(c.sum())",
+        "x.masked_fill(x > 0, c.sum())",
+        "x[torch.tensor([0, 2])]",
+        "x.copy_(c)",
+        "c.copy_(x)",
+    ],
+)
+def test_what_cuda_takes_from_the_host_is_taken(right):
+    evaluate(right)
+
+
+# ------------------------------------------------------------------------------------------- waits
+@pytest.mark.parametrize(
+    "expression, what",
+    [
+        ("x[0, 0].item()", "value read"),
+        ("bool(x.any())", "value read"),
+        ("int(x[0, 0])", "value read"),
+        ("1 if x[0, 0] > 0 else 0", "value read"),
+        ("x.tolist()", "value read"),
+        ("torch.allclose(x, x)", "value read"),
+        ("torch.equal(x, x)", "equal"),
+        ("x.nonzero()", "nonzero"),
+        ("torch.where(x > 0)", "nonzero"),
+        ("x[x > 0]", "boolean mask"),
+        ("x.masked_select(x > 0)", "boolean mask"),
+        ("x.unique()", "unique"),
+        ("torch.linalg.inv(torch.eye(3, device='cuda'))", "check of linalg"),
+        ("x.cpu()", "copy"),
+        ("c.to('cuda')", "copy"),
+        ("x.copy_(c)", "copy"),
+        ("c.copy_(x)", "copy"),
+        ("torch.tensor([1, 2], device='cuda')", "copy"),
+        ("torch.ones(20_000).to('cuda', non_blocking=True)", "copy"),
+        ("x[torch.tensor([0, 2])]", "index of the host"),
+        ("print(x)", "printing"),
+        ("torch.cuda.synchronize()", "synchronize"),
+    ],
+)
+def test_a_wait_is_counted_with_its_reason(expression, what):
+    _, record = evaluate(expression)
+    reasons = [reason for _, reason in record.waits_elsewhere.elements()]
+    assert reasons == [what]
+
+
+def test_a_wait_is_counted_with_its_line(gpu):
+    x = torch.ones(3, device="cuda")
+    for _ in range(2):
+        line = inspect.currentframe().f_lineno + 1
+        x.sum().item()
+    gpu.end()
+    assert gpu.waits_elsewhere == {(f"{HERE}:{line}", "value read"): 2}
+
+
+def test_a_wait_in_torch_is_counted_with_our_line(gpu):
+    model = nn.Linear(3, 3)
+    line = inspect.currentframe().f_lineno + 1
+    model.to("cuda")
+    gpu.end()
+    assert gpu.waits_elsewhere == {(f"{HERE}:{line}", "copy"): 2}
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "x.sum() + 1",
+        "x[x.long() - 1]",
+        "torch.where(x > 0, x, 0)",
+        "x.masked_fill_(x > 0, 3)",
+        "x.__setitem__(x > 0, 3)",
+        "x.copy_(2 * x)",
+        "torch.ones(3).to('cuda', non_blocking=True)",
+        "torch.ones(3).to('cuda', torch.float64, True)",
+        "torch.ones(20_000).pin_memory().to('cuda', non_blocking=True)",
+        "torch.empty(20_000, device='cuda').copy_(torch.ones(20_000).pin_memory(), True)",
+        "x.to('cpu', non_blocking=True)",
+        "c.sum().item()",
+        "torch.full((3,), 2.0, device='cuda')",
+    ],
+)
+def test_what_need_not_wait_is_not_counted(expression):
+    _, record = evaluate(expression)
+    assert not record.waits_elsewhere
+
+
+def test_a_thread_pins_memory(gpu):
+    with ThreadPoolExecutor(1) as reader:
+        pinned = reader.submit(torch.ones(20_000).pin_memory).result()
+    x = pinned.to("cuda", non_blocking=True)
+    gpu.end()
+    assert x.device == CUDA
+    assert not gpu.waits_elsewhere
+
+
+# ---------------------------------------------------------------------------------------- launches
+@pytest.mark.parametrize(
+    "expression, launches",
+    [
+        ("((x + 1).relu() @ x).sum()", {"add": 1, "relu": 1, "mm": 1, "sum": 1}),
+        ("x.T[0].view(3, 1).expand(3, 2)", {}),
+        ("torch.empty(3, device='cuda')", {}),
+        ("x.mul_(2).unsqueeze_(0)", {"mul_": 1}),
+        ("torch.zeros(3, device='cuda')", {"zeros": 1}),
+        ("c.to('cuda')", {"copy": 1}),
+        ("c + 1", {}),
+        ("torch._foreach_add_([x, x, x], 1)", {"_foreach_add_": 1}),
+    ],
+)
+def test_launches_are_the_operators_that_compute(expression, launches):
+    _, record = evaluate(expression)
+    assert record.launches == launches
+
+
+def test_a_backward_pass_launches(gpu):
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    loss = (x * x).sum()
+    gpu.launches.clear()
+    loss.backward()
+    # Of the sum ones, spread out as a view; of the product one for each factor, and their sum.
+    assert gpu.launches == {"ones_like": 1, "mul": 2, "add": 1}
+
+
+# ---------------------------------------------------------------------------------------- training
+def trainable(device):
+    """Weights (4,) and their gradient, the same everywhere."""
+    weight = torch.arange(4.0, device=device).requires_grad_()
+    weight.square().sum().backward()
+    return weight
+
+
+def test_gradients_are_where_the_weights_are(gpu):
+    assert trainable("cuda").grad.device == CUDA
+
+
+def test_a_gradient_returns_through_a_move(gpu):
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+    of_host = torch.ones(3, requires_grad=True)
+    loss = 3 * of_host + (2 * weight).cpu()
+    loss.sum().backward()
+    assert of_host.grad.device.type == "cpu"
+    assert weight.grad.device == CUDA
+    assert weight.grad.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "make", [*common.OPTIMIZERS.values(), torch.optim.AdamW], ids=["lars", "sgd", "adam", "adamw"]
+)
+def test_an_optimiser_steps_on_the_gpu(gpu, make):
+    weight = trainable("cuda")
+    optimizer = make([weight], lr=0.1, weight_decay=0.01)
+    optimizer.step()
+    kept = [x for x in optimizer.state[weight].values() if torch.is_tensor(x) and x.ndim]
+    assert all(x.device == CUDA for x in kept)
+    gpu.end()
+    assert not gpu.waits_elsewhere
+
+    of_cpu = trainable("cpu")
+    make([of_cpu], lr=0.1, weight_decay=0.01).step()
+    assert torch.allclose(weight.cpu(), of_cpu)
+
+
+def test_loaded_weights_stay_on_the_gpu(gpu):
+    saved = nn.Linear(2, 3).state_dict()
+    model = nn.Linear(2, 3).to("cuda")
+    model.load_state_dict(saved)
+    assert model.weight.device == CUDA
+    assert torch.equal(model.weight.cpu(), saved["weight"])
+
+
+def test_a_loaded_optimiser_is_where_its_weights_are(gpu):
+    of_cpu = torch.optim.Adam([trainable("cpu")], fused=True)
+    of_cpu.step()
+    weight = trainable("cuda")
+    optimizer = torch.optim.Adam([weight], fused=True)
+    optimizer.load_state_dict(of_cpu.state_dict())
+    assert {x.device for x in optimizer.state[weight].values()} == {CUDA}
+    optimizer.step()
+
+
+def launch(weight):
+    weight.sum()
+
+
+def wait(weight):
+    weight[0].item()
+
+
+def train(in_step, at_end):
+    """Two epochs of four steps, in a loop like those of the programs."""
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1, fused=True)
+    for _ in range(2):
+        for batch in torch.ones(4, 3).to("cuda"):
+            loss = (weight * batch).sum()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            in_step(weight)
+        at_end(weight)
+
+
+@pytest.mark.parametrize("at_end", [launch, wait])
+def test_a_step_lasts_from_backward_to_backward(gpu, at_end):
+    train(launch, at_end)
+    # mul and sum; ones_like and mul; the optimiser's; the sum of `launch`
+    assert gpu.steps == [6] * 6
+
+
+def test_backward_passes_outside_a_loop_are_no_steps(gpu):
+    trainable("cuda")
+    trainable("cuda")
+    assert gpu.steps == []
+
+
+def test_waits_of_an_epoch_are_not_those_of_a_step(gpu):
+    train(launch, wait)
+    gpu.end()
+    reasons = [reason for _, reason in gpu.waits_elsewhere.elements()]
+    assert not gpu.waits_in_steps
+    assert sorted(reasons) == ["copy"] * 2 + ["value read"] * 2
+
+
+def test_a_wait_within_a_step_is_told_apart(gpu):
+    train(wait, launch)
+    line = wait.__code__.co_firstlineno + 1
+    assert gpu.waits_in_steps == {(f"{HERE}:{line}", "value read"): 6}
+
+
+def test_a_report_has_launches_and_waits(gpu):
+    train(wait, launch)
+    text = pretend_gpu.report(gpu)
+    assert text.startswith(
+        "launches a step: 5 (median of 6)\nwaits within a step: 6\n      6  tools"
+    )
+
+
+# -------------------------------------------------------------------------------- all our programs
+# Launches of a step with ResNet-8 and the settings for `shapes`, counted with torch 2.11 and 2.14.
+# They decide how fast a small network trains on a GPU: a change may lower them. One that raises
+# them says why.
+LAUNCHES = {
+    "simclr": 633,
+    "simclr --optimizer lars --lr 0.1 --blur 0.5": 672,
+    "simclr --loss spectral --precision fp32": 589,
+    "ncl": 644,
+    "ncl --topk 20": 656,
+    "bayesncl": 773,
+    "bayesncl --gate gumbel --similarity ipw": 811,
+    "bayesncl --optimizer lars --lr 0.1": 811,
+    "sparsehead --base byol": 836,
+    "sparsehead --base barlow --prox": 696,
+    "sparsehead --base vicreg": 719,
+    "sparsehead --base swav": 740,
+    "sparsehead --base ssl-hsic": 859,
+    "sparsehead --base simclr": 653,
+    "sparsehead --base wmse --head-out 4 --whiten-size 8": 705,
+    "simsiam": 721,
+    "simsiam --no-stop-grad": 755,
+    "nce --head mlp": 254,
+    "mmncl": 323,
+    "lpjepa": 684,
+    "lpjepa --noise gaussian": 679,
+}
+# Waits of a step, where there are any.
+WAITS = {
+    "sae": 3,  # is a unit dead, is one active, and what the active ones' smallest value is
+    "finetune": 2,  # the images and the labels come from main memory
+}
+
+
+@pytest.fixture(scope="module")
+def flags(tmp_path_factory):
+    """Flags of a run of two epochs, of three steps each."""
+    root = tmp_path_factory.mktemp("data")
+    arrays = shapes.draw(48, 40)
+    np.savez(root / "few.npz", **arrays)
+    return (
+        f"--dataset few --preset shapes --data-root {root} --image-size 16 --batch-size 16"
+        " --epochs 2 --checkpoint-every 1 --device cuda"
+    )
+
+
+@pytest.fixture(scope="module", params=LAUNCHES)
+def trained(request, flags, tmp_path_factory):
+    """A command line, the folder of its run on the GPU, and the record."""
+    folder = tmp_path_factory.mktemp("run") / "run"
+    with pretended_gpu() as record:
+        run_program(f"{request.param} {flags} --out", folder)
+    return request.param, folder, record
+
+
+@pytest.fixture(scope="module")
+def finished(flags, tmp_path_factory):
+    """The folder of a run on the CPU."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    run_program(f"simclr.py {flags} --device cpu --epochs 1 --out", folder)
+    return folder
+
+
+@pytest.mark.slow
+def test_no_step_waits(trained):
+    _, _, record = trained
+    assert len(record.steps) == 4
+    assert not record.waits_in_steps
+
+
+@pytest.mark.slow
+def test_no_step_launches_more_than_recorded(trained):
+    command, _, record = trained
+    later = record.steps[1:]  # the first makes the optimiser's state
+    assert max(later) <= LAUNCHES[command]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "trained",
+    [
+        "simclr",
+        "bayesncl --gate gumbel --similarity ipw",
+        "sparsehead --base byol",
+        "nce --head mlp",
+        "mmncl",
+        "lpjepa",
+    ],
+    indirect=True,
+)
+def test_a_run_goes_on_there_and_is_evaluated_again(trained, tmp_path):
+    command, folder, _ = trained
+    program = f"{command.split()[0]} --device cuda"
+    with pretended_gpu() as record:
+        run_program(f"{program} --epochs 3 --resume", folder)
+        run_program(f"{program} --out {tmp_path / 'again'} --eval-only", folder)
+    assert not record.waits_in_steps
+    assert records(tmp_path / "again")[-1]["lp1"] == records(folder)[-1]["lp1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["simclr", "nce", "mmncl"])
+def test_no_step_waits_for_data_in_main_memory(flags, command, tmp_path):
+    with pretended_gpu(free=0) as record:
+        run_program(f"{command} {flags} --out", tmp_path / "run")
+    assert len(record.steps) == 4
+    assert not record.waits_in_steps
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["", "--batch-topk"], ids=["topk", "batch-topk"])
+def test_a_step_of_sae_waits_no_more_than_recorded(finished, tmp_path, mode):
+    command = f"sae.py {finished} --epochs 2 --batch-size 16 --device cuda {mode} --out"
+    with pretended_gpu() as record:
+        run_program(command, tmp_path / "run")
+    assert len(record.steps) == 4
+    assert record.waits_in_steps.total() <= 4 * WAITS["sae"]
+
+
+@pytest.mark.slow
+def test_sae_goes_on_there(finished, tmp_path):
+    command = f"sae.py {finished} --batch-size 16 --device cuda"
+    with pretended_gpu():
+        run_program(f"{command} --epochs 1 --out", tmp_path / "run")
+        run_program(f"{command} --epochs 2 --resume", tmp_path / "run")
+    assert records(tmp_path / "run")[-1]["epochs"] == 2
+
+
+@pytest.mark.slow
+def test_a_step_of_finetune_waits_no_more_than_recorded(finished):
+    command = f"finetune.py {finished} --labels 0.5 1 --epochs 1 --min-steps 4 --tune 0.05"
+    with pretended_gpu() as record:
+        run_program(command)
+    assert len(record.steps) == 12  # in four trainings of four, the first of each left out
+    assert record.waits_in_steps.total() <= 12 * WAITS["finetune"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", ["robustness", "selection"])
+def test_a_tool_measures_there(finished, tool):
+    with pretended_gpu() as record:
+        run_program(f"{tool}.py {finished}")
+    assert "convolution" in record.launches
+    assert (finished / f"{tool}.json").exists()
+
+
+@pytest.mark.slow
+def test_no_step_of_the_landscape_waits(tmp_path):
+    names = "table1 fig1 fig3 fig5 fig7 variants"
+    command = f"sparse_coding.py --device cuda --experiment {names} --epochs 2 --seeds 2 --out"
+    with pretended_gpu() as record:
+        run_program(command, tmp_path / "run")
+    assert record.steps
+    assert not record.waits_in_steps
+
+
+@pytest.mark.slow
+def test_the_program_reports_of_another(flags, capsys):
+    pretend_gpu.main([str(ROOT / "ncl.py"), *flags.split()])
+    assert f"launches a step: {LAUNCHES['ncl']} (median of 4)" in capsys.readouterr().out
+
+
+def test_an_unknown_program_is_refused():
+    assert "no program nought.py" in refusal("pretend_gpu.py nought.py")
