@@ -1,0 +1,43 @@
+"""Tests of forest.py."""
+
+import forest
+import numpy as np
+import pytest
+import records
+import report
+
+
+@pytest.fixture
+def two_runs(tmp_path, monkeypatch):
+    """Runs a, of seeds 1 to 3, and b, of seeds 2 to 4, of one question."""
+    for module in (records, forest):
+        monkeypatch.setattr(module, "STUDIES", tmp_path)
+    report.records_in.cache_clear()
+    (tmp_path / "q").mkdir()
+    for run, seeds in ("a", (1, 2, 3)), ("b", (2, 3, 4)):
+        for seed in seeds:
+            final = {"lp1": 10.0 * seed + (run == "a")}
+            records.put(tmp_path / "q" / "records.jsonl", dict(run=run, seed=seed, final=final))
+    yield
+    report.records_in.cache_clear()
+
+
+def test_differences_are_of_shared_seeds(two_runs):
+    assert forest.differences("lp1", "q#a", "q#b") == [1, 1]
+
+
+@pytest.mark.parametrize("title", forest.PANELS)
+def test_every_row_is_on_record(title):
+    key, rows = forest.PANELS[title]
+    for _, of_a, of_b, _ in rows:
+        found = forest.differences(key, of_a, of_b)
+        assert len(found) > 2, (of_a, of_b)
+        assert np.isfinite(found).all(), (of_a, of_b)
+
+
+def test_the_picture_is_drawn(tmp_path, monkeypatch):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "assets").mkdir()
+    monkeypatch.setattr(forest, "ROOT", tmp_path)
+    forest.main([])
+    assert (tmp_path / "assets" / "forest.png").stat().st_size > 10_000
