@@ -1000,6 +1000,8 @@ def checkpoint_of(text: str) -> str:
     path = Path(text)
     if path.is_dir():
         path = path / "checkpoint.pt"
+    if not path.exists():
+        raise argparse.ArgumentTypeError(f"there is no {path}")
     return str(path)
 
 

@@ -6503,6 +6503,7 @@ REFUSED_RUNS = {
     "ncl.py --resume {ncl} --epochs 2": "has trained 3 already",
     "ncl.py --resume {ncl} --out no": "it without --out",
     "ncl.py --eval-only {simclr}": "is a run of simclr.py, not of ncl.py",
+    "ncl.py --eval-only nowhere": "there is no nowhere",
     "simclr.py --eval-only {simclr}/checkpoint.pt --head-out 32": "does not fit these settings",
     "sae.py {ncl} --resume {ncl}": "is a run of ncl.py, not of sae.py",
 }
