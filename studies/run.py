@@ -14,8 +14,8 @@ records.jsonl and its folder in runs/ first.
 
     python studies/run.py ncl                        SimCLR, NCL, NCL + TopK
     python studies/run.py ncl bayesncl --rows "cifar10-cpu-*" shapes-ncl --seeds 1 2
-    python studies/run.py cifar100                   after 5, 10 and 20 epochs: five hours
-    python studies/run.py landscape --jobs 1         45 minutes on one thread
+    python studies/run.py cifar100                   after 5, 10 and 20 epochs
+    python studies/run.py landscape --jobs 1         sparse_coding.py, one thread
     python studies/run.py papers                     the papers' recipes for 200 epochs, for a GPU
     python studies/report.py                         then put the numbers into the pages
 
