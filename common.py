@@ -1000,8 +1000,6 @@ def checkpoint_of(text: str) -> str:
     path = Path(text)
     if path.is_dir():
         path = path / "checkpoint.pt"
-    if not path.exists():
-        raise argparse.ArgumentTypeError(f"there is no {path}")
     return str(path)
 
 
@@ -1091,6 +1089,7 @@ class Parser(argparse.ArgumentParser):
         if given.resume:
             saved = self.saved_settings(given.resume, Path(given.resume), method, preset)
         elif eval_only:
+            need(Path(eval_only).exists(), f"--eval-only: there is no {eval_only}")
             saved = self.saved_settings(eval_only, Path(eval_only).parent, method, preset)
             if given.dataset and given.dataset != saved.get("dataset"):
                 saved.pop("limit", None)  # it was of the run's own data
