@@ -490,7 +490,8 @@ class Data:
         """Batches in an epoch; BadInput without one, or without equal shares for all processes."""
         n = len(self.images)
         if batch_size > n:
-            fitting = max(world(), 2 ** int(math.log2(n)) // 2)
+            power_of_two = 2 ** int(math.log2(n / 2))  # for two steps in an epoch or more
+            fitting = max(world(), power_of_two)
             raise BadInput(
                 f"a batch of {batch_size}, from --batch-size or else the preset, is more than the "
                 f"{n} training images: add --batch-size {fitting}"

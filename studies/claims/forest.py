@@ -16,124 +16,61 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import report  # noqa: E402
 from records import ROOT, STUDIES, common  # noqa: E402
 
-# Panels: what is compared, the number of a record, and rows of where, A, B, the paper's difference.
-# A and B are <question>#<run>. On CIFAR-100 BayesNCL and NCL have the papers' recipe.
-PANELS = {
-    "NCL − SimCLR: probe of the features": (
-        "lp1",
-        [
-            ("built-in", "ncl#shapes-ncl", "ncl#shapes-simclr", None),
-            ("CIFAR-10", "ncl#cifar10-cpu-ncl", "ncl#cifar10-cpu-simclr", -0.08),
-            ("CIFAR-100", "cifar100#cifar100-cpu-ncl", "cifar100#cifar100-cpu-simclr", 0.95),
-        ],
-    ),
-    "NCL − SimCLR: probe of the embedding": (
-        "lp1_embedding",
-        [
-            ("built-in", "ncl#shapes-ncl", "ncl#shapes-simclr", None),
-            ("CIFAR-10", "ncl#cifar10-cpu-ncl", "ncl#cifar10-cpu-simclr", None),
-            ("CIFAR-100", "cifar100#cifar100-cpu-ncl", "cifar100#cifar100-cpu-simclr", None),
-        ],
-    ),
-    "BayesNCL − NCL: Cons.": (
-        "cons",
-        [
-            ("built-in", "bayesncl#shapes-bayesncl", "ncl#shapes-ncl", None),
-            ("CIFAR-10", "bayesncl#cifar10-cpu-bayesncl", "ncl#cifar10-cpu-ncl", 2.68),
-            (
-                "CIFAR-100",
-                "cifar100#cifar100-cpu-bayesncl-lars",
-                "cifar100#cifar100-cpu-ncl-lars",
-                12.11,
-            ),
-        ],
-    ),
-    "BayesNCL − NCL: Cons. above chance (adj.)": (
-        "adjusted",
-        [
-            ("built-in", "bayesncl#shapes-bayesncl", "ncl#shapes-ncl", None),
-            ("CIFAR-10", "bayesncl#cifar10-cpu-bayesncl", "ncl#cifar10-cpu-ncl", None),
-            (
-                "CIFAR-100",
-                "cifar100#cifar100-cpu-bayesncl-lars",
-                "cifar100#cifar100-cpu-ncl-lars",
-                None,
-            ),
-        ],
-    ),
-    "BayesNCL − NCL: probe of the features": (
-        "lp1",
-        [
-            ("built-in", "bayesncl#shapes-bayesncl", "ncl#shapes-ncl", None),
-            ("CIFAR-10", "bayesncl#cifar10-cpu-bayesncl", "ncl#cifar10-cpu-ncl", 0.22),
-            (
-                "CIFAR-100",
-                "cifar100#cifar100-cpu-bayesncl-lars",
-                "cifar100#cifar100-cpu-ncl-lars",
-                0.02,
-            ),
-        ],
-    ),
-    "SparseHead − its base: probe of the features": (
-        "lp1",
-        [
-            (
-                "SimCLR, built-in",
-                "sparsehead#shapes-sparsehead-simclr-seeds1-3",
-                "sparsehead#shapes-sparsehead-simclr-plain",
-                None,
-            ),
-            (
-                "BYOL, built-in",
-                "sparsehead#shapes-bases-sparsehead-byol",
-                "sparsehead#shapes-bases-sparsehead-byol-plain",
-                None,
-            ),
-            (
-                "SwAV, built-in",
-                "sparsehead#shapes-bases-sparsehead-swav",
-                "sparsehead#shapes-bases-sparsehead-swav-plain",
-                None,
-            ),
-            (
-                "SimCLR, CIFAR-10",
-                "sparsehead#cifar10-cpu-sparsehead-simclr",
-                "sparsehead#cifar10-cpu-sparsehead-simclr-plain",
-                0.95,
-            ),
-            (
-                "SwAV, CIFAR-10",
-                "sparsehead#cifar10-cpu-sparsehead-swav",
-                "sparsehead#cifar10-cpu-sparsehead-swav-plain",
-                None,
-            ),
-        ],
-    ),
-    "NCE − cross-entropy, with a projector: Cons.": (
-        "cons",
-        [
-            ("built-in", "labels-captions#shapes-nce-mlp", "labels-captions#shapes-ce-mlp", None),
-            (
-                "CIFAR-10",
-                "labels-captions#cifar10-cpu-nce-mlp",
-                "labels-captions#cifar10-cpu-ce-mlp",
-                None,
-            ),
-        ],
-    ),
-    "MMNCL − CLIP: image → text, R@1": (
-        "text_r1",
-        [
-            ("τ = 0.1", "labels-captions#shapes-mmncl", "labels-captions#shapes-clip", None),
-            (
-                "τ = 0.05",
-                "labels-captions#shapes-mmncl-tau-0.05",
-                "labels-captions#shapes-clip-tau-0.05",
-                None,
-            ),
-        ],
-    ),
+# Where → the runs of A and of B, each <question>#<run>. On CIFAR-100 BayesNCL, and the NCL that it
+# is compared with, have the papers' recipe.
+NCL_AND_SIMCLR = {
+    "built-in": ("ncl#shapes-ncl", "ncl#shapes-simclr"),
+    "CIFAR-10": ("ncl#cifar10-cpu-ncl", "ncl#cifar10-cpu-simclr"),
+    "CIFAR-100": ("cifar100#cifar100-cpu-ncl", "cifar100#cifar100-cpu-simclr"),
 }
+BAYESNCL_AND_NCL = {
+    "built-in": ("bayesncl#shapes-bayesncl", "ncl#shapes-ncl"),
+    "CIFAR-10": ("bayesncl#cifar10-cpu-bayesncl", "ncl#cifar10-cpu-ncl"),
+    "CIFAR-100": ("cifar100#cifar100-cpu-bayesncl-lars", "cifar100#cifar100-cpu-ncl-lars"),
+}
+NCE_AND_CE = {
+    "built-in": ("labels-captions#shapes-nce-mlp", "labels-captions#shapes-ce-mlp"),
+    "CIFAR-10": ("labels-captions#cifar10-cpu-nce-mlp", "labels-captions#cifar10-cpu-ce-mlp"),
+}
+MMNCL_AND_CLIP = {
+    "τ = 0.1": ("labels-captions#shapes-mmncl", "labels-captions#shapes-clip"),
+    "τ = 0.05": ("labels-captions#shapes-mmncl-tau-0.05", "labels-captions#shapes-clip-tau-0.05"),
+}
+SPARSEHEAD_AND_BASE = {}
+for where, run in {
+    "SimCLR, built-in": "shapes-sparsehead-simclr",
+    "BYOL, built-in": "shapes-bases-sparsehead-byol",
+    "SwAV, built-in": "shapes-bases-sparsehead-swav",
+    "SimCLR, CIFAR-10": "cifar10-cpu-sparsehead-simclr",
+    "SwAV, CIFAR-10": "cifar10-cpu-sparsehead-swav",
+}.items():
+    SPARSEHEAD_AND_BASE[where] = (f"sparsehead#{run}", f"sparsehead#{run}-plain")
+
+PANELS = [  # a title, a number of the records, the runs, the papers' differences
+    (
+        "NCL − SimCLR: probe of the features",
+        "lp1",
+        NCL_AND_SIMCLR,
+        {"CIFAR-10": -0.08, "CIFAR-100": 0.95},
+    ),
+    ("NCL − SimCLR: probe of the embedding", "lp1_embedding", NCL_AND_SIMCLR, {}),
+    ("BayesNCL − NCL: Cons.", "cons", BAYESNCL_AND_NCL, {"CIFAR-10": 2.68, "CIFAR-100": 12.11}),
+    ("BayesNCL − NCL: Cons. above chance (adj.)", "adjusted", BAYESNCL_AND_NCL, {}),
+    (
+        "BayesNCL − NCL: probe of the features",
+        "lp1",
+        BAYESNCL_AND_NCL,
+        {"CIFAR-10": 0.22, "CIFAR-100": 0.02},
+    ),
+    (
+        "SparseHead − its base: probe of the features",
+        "lp1",
+        SPARSEHEAD_AND_BASE,
+        {"SimCLR, CIFAR-10": 0.95},
+    ),
+    ("NCE − cross-entropy, with a projector: Cons.", "cons", NCE_AND_CE, {}),
+    ("MMNCL − CLIP: image → text, R@1", "text_r1", MMNCL_AND_CLIP, {}),
+]
 
 
 def differences(key: str, of_a: str, of_b: str) -> list[float]:
@@ -147,20 +84,20 @@ def differences(key: str, of_a: str, of_b: str) -> list[float]:
     return [linked[0][seed][key] - linked[1][seed][key] for seed in shared]
 
 
-def draw_panel(panel, title: str, key: str, rows: list[tuple]) -> None:
+def draw_panel(panel, title: str, key: str, runs: dict, papers: dict[str, float]) -> None:
     """A row each: our mean and interval, and the paper's difference where it has one."""
     labels = []
-    for y, (where, of_a, of_b, paper) in enumerate(rows):
+    for y, (where, (of_a, of_b)) in enumerate(runs.items()):
         found = differences(key, of_a, of_b)
         mean = np.mean(found)
         half = report.interval(found)
         panel.errorbar(mean, y, xerr=half, fmt="o", color="C0", capsize=3)
-        if paper is not None:
-            panel.plot(paper, y, "D", color="C1", markerfacecolor="none")
+        if where in papers:
+            panel.plot(papers[where], y, "D", color="C1", markerfacecolor="none")
         labels.append(f"{where}, n = {len(found)}")
     panel.axvline(0, color="grey", linewidth=0.8)
-    panel.set_yticks(range(len(rows)), labels)
-    panel.set_ylim(len(rows) - 0.5, -0.5)
+    panel.set_yticks(range(len(labels)), labels)
+    panel.set_ylim(len(labels) - 0.5, -0.5)
     panel.set_title(title, fontsize=9, loc="left")
     panel.tick_params(labelsize=8)
 
@@ -179,8 +116,8 @@ def main(argv=None):
             f"a picture needs matplotlib: pip install matplotlib ({error})"
         ) from error
     figure, panels = plt.subplots(4, 2, figsize=(11, 8), layout="constrained")
-    for panel, (title, (key, rows)) in zip(panels.flat, PANELS.items()):
-        draw_panel(panel, title, key, rows)
+    for panel, row in zip(panels.flat, PANELS):
+        draw_panel(panel, *row)
     figure.supxlabel(
         "difference in points: dot and 95 % interval ours, diamond the paper's", fontsize=9
     )

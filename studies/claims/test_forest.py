@@ -26,10 +26,10 @@ def test_differences_are_of_shared_seeds(two_runs):
     assert forest.differences("lp1", "q#a", "q#b") == [1, 1]
 
 
-@pytest.mark.parametrize("title", forest.PANELS)
-def test_every_row_is_on_record(title):
-    key, rows = forest.PANELS[title]
-    for _, of_a, of_b, _ in rows:
+@pytest.mark.parametrize("title, key, runs, papers", forest.PANELS)
+def test_every_row_is_on_record(title, key, runs, papers):
+    assert papers.keys() <= runs.keys()
+    for of_a, of_b in runs.values():
         found = forest.differences(key, of_a, of_b)
         assert len(found) > 2, (of_a, of_b)
         assert np.isfinite(found).all(), (of_a, of_b)

@@ -316,17 +316,22 @@ def table(rows: list[dict]) -> str:
     return common.markdown(lines)
 
 
-def main(argv=None):
+def new_folder(program: str, doc: str, argv) -> Path:
+    """The folder that --out names, or runs/<program>-<time>, made anew."""
     flags = argparse.ArgumentParser(
-        prog="theory.py",
-        description=__doc__,
+        prog=f"{program}.py",
+        description=doc,
         formatter_class=argparse.RawTextHelpFormatter,
     )
-    default = "(default: runs/theory-<time>)"
+    default = f"(default: runs/{program}-<time>)"
     flags.add_argument("--out", metavar="FOLDER", help=f"a new folder {default}")
     args = flags.parse_args(argv)
-    out = args.out or time.strftime("runs/theory-%Y%m%d-%H%M%S")
-    folder = common.new_folder(out, {"method": "theory"}, torch.device("cpu"))
+    out = args.out or time.strftime(f"runs/{program}-%Y%m%d-%H%M%S")
+    return common.new_folder(out, {"method": program}, torch.device("cpu"))
+
+
+def main(argv=None):
+    folder = new_folder("theory", __doc__, argv)
     if plt is None:
         print("matplotlib is not installed: theory.png is left out")
 

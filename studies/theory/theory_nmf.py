@@ -26,15 +26,13 @@ ncl.py; the statements of Theorems 3 and 6 are not in what we have of the paper.
 The files are results.json and, with matplotlib, theory.png.
 """
 
-import argparse
 import itertools
 import math
 import sys
-import time
 from pathlib import Path
 
 import torch
-from theory import row, table
+from theory import new_folder, row, table
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -249,16 +247,7 @@ def draw_theorem_5(panel, agreements: dict[str, list[float]]) -> None:
 
 
 def main(argv=None):
-    flags = argparse.ArgumentParser(
-        prog="theory_nmf.py",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    default = "(default: runs/theory_nmf-<time>)"
-    flags.add_argument("--out", metavar="FOLDER", help=f"a new folder {default}")
-    args = flags.parse_args(argv)
-    out = args.out or time.strftime("runs/theory_nmf-%Y%m%d-%H%M%S")
-    folder = common.new_folder(out, {"method": "theory_nmf"}, torch.device("cpu"))
+    folder = new_folder("theory_nmf", __doc__, argv)
     if plt is None:
         print("matplotlib is not installed: theory.png is left out")
 
