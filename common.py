@@ -1019,7 +1019,7 @@ class Parser(argparse.ArgumentParser):
     image_flags() adds what all image methods share.
     """
 
-    OF_A_CALL = {"resume", "eval_only", "out", "device", "compile"}  # not settings of a run
+    OF_A_CALL = {"resume", "eval_only", "out", "device", "compile", "verbose"}  # not settings of a run
     MAY_CHANGE = {"data_root", "epochs", "checkpoint_every"}  # when a run is resumed
 
     def __init__(self, file: str, doc: str):
@@ -1069,6 +1069,7 @@ class Parser(argparse.ArgumentParser):
             help="epochs (default: at a cost of 1 %% of the time)",
         )
         add("--eval-only", metavar="RUN", type=checkpoint_of, help="evaluate its checkpoint.pt")
+        add("--verbose", action="store_true", help="first print the shapes within the model")
 
     def parse(self, argv=None) -> argparse.Namespace:
         """The flags; where one is not given, what the run named by --resume or --eval-only had;
@@ -1141,6 +1142,24 @@ def check_device(device: str) -> None:
     except (RuntimeError, AssertionError, ValueError) as error:
         reason = str(error).partition(". ")[0].splitlines()[0]  # torch goes on for a page
         raise BadInput(f"--device {device} is not there: {reason}") from error
+
+
+@torch.no_grad()
+def print_shapes(model: nn.Module, args: argparse.Namespace) -> None:
+    """What each part of the model makes of a batch: `head: (256, 64) → (256, 256)`, a line each."""
+
+    def watch(name: str, part: nn.Module):
+        def tell(_, inputs, output):
+            print(f"{name}: {tuple(inputs[0].shape)} → {tuple(output.shape)}", flush=True)
+
+        return part.register_forward_hook(tell)
+
+    watches = [watch(name, part) for name, part in model.named_children()]
+    size = args.image_size
+    model.eval()  # BatchNorm's statistics stay as they are
+    model(torch.zeros(args.batch_size, 3, size, size, device=args.device))
+    for each in watches:
+        each.remove()
 
 
 # -------------------------------------------------------------------------------------- run folder
@@ -1307,6 +1326,8 @@ class Run:
         """Load what --eval-only or --resume names, if it is there; → the epochs that are done."""
         args = self.args
         path = self.folder / "checkpoint.pt"
+        if args.verbose:
+            print_shapes(model, args)
         if args.eval_only:
             args.epochs = self.load(Path(args.eval_only), model)
             return args.epochs

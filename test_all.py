@@ -6470,6 +6470,22 @@ def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, co
     assert ("lp1" in last) == ("unlabelled" not in command)
 
 
+def test_verbose_tells_the_shapes_of_each_part(tiny, tmp_path, capsys):
+    run_program(f"bayesncl.py {tiny} --verbose --epochs 1 --out", tmp_path)
+    printed = capsys.readouterr().out.splitlines()
+    shapes_of = [line for line in printed if " → (" in line]
+    assert shapes_of == [
+        "backbone: (60, 3, 16, 16) → (60, 64)",
+        "head: (60, 64) → (60, 256)",
+        "gating: (60, 64) → (60, 256)",
+    ]
+
+
+def test_verbose_changes_no_number(runs, tiny, tmp_path):
+    run_program(f"simclr.py {tiny} --verbose --out", tmp_path)
+    assert records(tmp_path) == records(runs / "simclr")
+
+
 def test_a_compiled_run_leaves_plain_weights(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     run_program(f"bayesncl.py {tiny} --epochs 1 --compile --out", tmp_path)
