@@ -16,7 +16,7 @@ records.jsonl and its folder in runs/ first.
     python studies/run.py ncl bayesncl --rows "cifar10-cpu-*" shapes-ncl --seeds 1 2
     python studies/run.py cifar100                   after 5, 10 and 20 epochs
     python studies/run.py landscape --jobs 1         sparse_coding.py, one thread
-    python studies/run.py papers                     the papers' recipes for 200 epochs, for a GPU
+    python studies/run.py gpu                        the papers' recipes for 200 epochs, for a GPU
     python studies/report.py                         then put the numbers into the pages
 
 On a CPU as many runs at a time as it has cores, each on one thread, which does more than one run on
