@@ -42,6 +42,7 @@ from records import ROOT, common  # of the folder above
 
 RUNS = ROOT / "runs"
 TELL_EVERY = 10  # seconds, how far it is
+MOST_SEEDS = 99  # seeds are 0, ..., 99
 
 
 # -------------------------------------------------------------------------------------- runs.txt
@@ -116,7 +117,7 @@ def commands(
     rows = rows_of(question)
     runs = {}
     later = {}
-    for seed in [None, *range(10)]:
+    for seed in [None, *range(MOST_SEEDS + 1)]:
         for row, (own_seeds, lines) in rows.items():
             wanted = own_seeds
             if seeds and own_seeds != [None]:
@@ -327,8 +328,9 @@ def parser() -> argparse.ArgumentParser:
     add("questions", nargs="+", choices=known, metavar="question", help=", ".join(known))
     rows = "these runs only, by name or pattern (default: every line of runs.txt)"
     add("--rows", nargs="+", metavar="run", help=rows)
-    seeds = "these only, 0 to 9, whatever runs.txt says"
-    add("--seeds", nargs="+", type=int, choices=range(10), metavar="seed", help=seeds)
+    seeds = f"these only, 0 to {MOST_SEEDS}, whatever runs.txt says"
+    allowed = range(MOST_SEEDS + 1)
+    add("--seeds", nargs="+", type=int, choices=allowed, metavar="seed", help=seeds)
     add("--jobs", type=int, help="runs at a time (default: one a core on a CPU, one on a GPU)")
     minutes = "end after so many, with a checkpoint per epoch"
     add("--minutes", type=float, default=math.inf, help=minutes)

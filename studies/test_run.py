@@ -110,6 +110,11 @@ def test_an_autoencoder_reads_the_run_of_its_seed(rows):
     assert lines[0][:2] == ["sae.py", "runs/a-seed3"]
 
 
+def test_every_seed_of_runs_txt_is_made(write):
+    write("a 1-20 python ncl.py\n")
+    assert len(run.commands("q", None, None, "")) == 20
+
+
 def test_seeds_are_outermost_and_what_reads_runs_is_last(rows):
     names = list(run.commands("q", ["a", "b-cpu", "later"], [2, 1], ""))
     expected = ["a-seed1", "b-cpu-seed1", "a-seed2", "b-cpu-seed2"]
