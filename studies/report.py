@@ -6,9 +6,10 @@
 A row whose label links to a run of images, [NCL](ncl/records.jsonl#shapes-ncl), shows the mean over
 its seeds, or over those in a column "seeds"; #shapes-ncl-seeds1-4 and #shapes-ncl-seed1 are these
 seeds alone. A label with two links shows the mean of the differences by seed ± half its 95 %
-t-interval; COLUMNS says what a heading stands for. Where a heading links to a run of
-sparse_coding.py, a row's label is an experiment and a setting as that program names them. Other
-cells stay.
+t-interval, and so does a heading "a − b"; COLUMNS says what a heading stands for. Where a heading
+links to a run of sparse_coding.py, a row's label is an experiment and a setting as that program
+names them, or "experiment: setting − another": the differences by seed, "− start" from its own
+start. Other cells stay.
 """
 
 import argparse
@@ -22,7 +23,7 @@ import records
 from records import ROOT, common, interpret, shapes  # of the folder above
 
 # ---------------------------------------------------------------------- what the headings stand for
-COLUMNS = {  # heading: numbers of a record, {key:format}
+COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the number a less b
     "LP@1": "{lp1:.1f}",
     "LP@1 of z": "{lp1_embedding:.1f}",
     "5-NN": "{knn5:.1f}",
@@ -37,6 +38,8 @@ COLUMNS = {  # heading: numbers of a record, {key:format}
     "dead": "{dead_dims:.0f} %",
     "below 0.1 %": "{rare_dims:.0f}",
     "Cons.": "{cons:.1f}",
+    "by chance": "{cons_by_chance:.1f}",
+    "above chance": "{cons-cons_by_chance:.1f}",
     "weighted": "{cons_weighted:.1f}",
     "adj.": "{adjusted:.1f}",
     "Cons. of background": "{background_cons:.1f}",
@@ -73,11 +76,19 @@ COLUMNS = {  # heading: numbers of a record, {key:format}
     "1 % from scratch": "{scratch_0.01_top1:.1f}",
     "10 % from scratch": "{scratch_0.1_top1:.1f}",
     "100 % from scratch": "{scratch_1.0_top1:.1f}",
+    "1 % − scratch": "{finetune_0.01_top1-scratch_0.01_top1:.1f}",
+    "10 % − scratch": "{finetune_0.1_top1-scratch_0.1_top1:.1f}",
+    "100 % − scratch": "{finetune_1.0_top1-scratch_1.0_top1:.1f}",
 }
 CHANGES = ["clean", "corrupted", "noise", "blur", "contrast", "brightness", "pixelation", "jpeg"]
 SHIFTS = ["reversed", "unseen", "paired_as_trained", "paired"]
 for name in CHANGES + SHIFTS:  # of tools/robustness.py
     COLUMNS[name] = f"{{h_{name}:.1f}} / {{z_{name}:.1f}}"
+for name in ("corrupted", "unseen"):
+    COLUMNS[f"{name} − clean"] = f"{{h_{name}-h_clean:.1f}} / {{z_{name}-z_clean:.1f}}"
+for severity in range(1, 6):
+    of_contrast = f"contrast_{severity}"
+    COLUMNS[f"contrast, {severity}"] = f"{{h_{of_contrast}:.1f}} / {{z_{of_contrast}:.1f}}"
 for name in shapes.BACKGROUNDS:
     COLUMNS[name] = f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}"
 for share in interpret.SHARES:
@@ -86,11 +97,18 @@ for kind in ("top", "random"):  # of tools/selection.py
     for m in (32, 64, 128):
         COLUMNS[f"P@10, {kind} {m}"] = f"{{p_at_10_{kind}_{m}:.1f}}"
         COLUMNS[f"LP@1, {kind} {m}"] = f"{{lp1_{kind}_{m}:.1f}}"
+for m in (32, 64, 128):
+    COLUMNS[f"P@10, {m} − all"] = f"{{p_at_10_top_{m}-p_at_10:.1f}}"
+    COLUMNS[f"LP@1, {m} − all"] = f"{{lp1_top_{m}-lp1_embedding:.1f}}"
+    COLUMNS[f"P@10, {m} − random"] = f"{{p_at_10_top_{m}-p_at_10_random_{m}:.1f}}"
+    COLUMNS[f"LP@1, {m} − random"] = f"{{lp1_top_{m}-lp1_random_{m}:.1f}}"
 
+# Data set, a run's first word → its classes, of equal size, and its test images.
+TEST_SETS = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)}
 LINK = re.compile(r"\[[^]]*\]\(([^()#]*records\.jsonl)#([^()]+)\)")  # to a record: file, run
 # A run, and its seeds where it names them.
 SEEDS = re.compile(r"(.*?)(?:-seed(\d+)|-seeds(\d+)-(\d+))?")
-NUMBER = re.compile(r"\{([\w.]+):([^}]+)\}")  # {key:format}
+NUMBER = re.compile(r"\{([\w.-]+):([^}]+)\}")  # {key:format}
 # Student's t of 97.5 %, with 1, 2, … degrees of freedom.
 T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160]
 T += [2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060]
@@ -129,10 +147,56 @@ def seeds_of(file: Path, name: str, wanted: str = "") -> dict[int, dict[str, flo
     if not seeds or not set(seeds) <= set(found):
         of_seeds = wanted or "on record"
         raise common.BadInput(f"a table shows {name}, seeds {of_seeds}, which {file} lacks")
-    return {seed: records.numbers(found[seed]) for seed in seeds}
+    by_chance = cons_by_chance(records.STUDIES)
+    numbers = {}
+    for seed in seeds:
+        numbers[seed] = records.numbers(found[seed])
+        if (run, seed) in by_chance:
+            numbers[seed]["cons_by_chance"] = by_chance[run, seed]
+    return numbers
+
+
+@functools.cache
+def random_cons(dataset: str) -> np.ndarray:
+    """Expected Cons. in % of 1, 2, …, all test images of a data set, drawn at random."""
+    classes, images = TEST_SETS[dataset]
+    y = np.arange(images) % classes
+    return 100 * interpret.random_consistency(y).mean(0)
+
+
+@functools.cache
+def cons_by_chance(studies: Path) -> dict[tuple[str, int], float]:
+    """(run, seed) → the part of its Cons. that chance gives, in %.
+
+    That is the mean over live dimensions of the Cons. of as many random test images, of the runs
+    whose dimensions are kept.
+    """
+    found = {}
+    if not (studies / "consistency" / "dimensions.csv").exists():
+        return found
+    for run, seeds in records.kept_dimensions("consistency").items():
+        of_images = random_cons(run.partition("-")[0])
+        for seed, columns in seeds.items():
+            act = columns["act"]
+            images = np.round(act[act > 0] * len(of_images)).astype(int)
+            found[run, seed] = float(of_images[images - 1].mean())
+    return found
 
 
 # ------------------------------------------------------------------------------------------- a cell
+def number(numbers: dict[str, float], key: str) -> float:
+    """A number of a record; by the key "a-b" the number a less b. Raises KeyError."""
+    first, _, second = key.partition("-")
+    if second:
+        return numbers[first] - numbers[second]
+    return numbers[first]
+
+
+def has(numbers: dict[str, float], key: str) -> bool:
+    """Whether a record has a number, by the key "a-b" both."""
+    return all(part in numbers for part in key.split("-"))
+
+
 def values_of(key: str, label: str, linked: list[dict]) -> list[float]:
     """A number of each seed; of two kinds of records the difference. Raises BadInput.
 
@@ -140,9 +204,9 @@ def values_of(key: str, label: str, linked: list[dict]) -> list[float]:
     """
     first = linked[0]
     try:
-        values = [numbers[key] for numbers in first.values()]
+        values = [number(numbers, key) for numbers in first.values()]
         if len(linked) > 1:
-            subtracted = [linked[1][seed][key] for seed in first]
+            subtracted = [number(linked[1][seed], key) for seed in first]
             values = [value - less for value, less in zip(values, subtracted)]
     except KeyError as error:
         text = f"a table shows {label}, but of some of these records there is no {error}"
@@ -159,9 +223,13 @@ def mean_and_spread(values: list[float], form: str) -> str:
 
 
 def interval(differences: list[float]) -> float:
-    """Half the 95 % t-interval of the mean of paired differences, of two pairs or more."""
+    """Half the 95 % t-interval of the mean of paired differences, of two pairs or more.
+
+    Of more pairs than T has, a little wide: with its last value.
+    """
     n = len(differences)
-    return T[n - 2] * np.std(differences, ddof=1) / n**0.5
+    t = T[min(n - 2, len(T) - 1)]
+    return t * np.std(differences, ddof=1) / n**0.5
 
 
 def mean_and_interval(differences: list[float], form: str) -> str:
@@ -183,15 +251,45 @@ def image_cell(folder: Path, label: str, template: str, wanted: str = "") -> str
         linked.append(seeds_of(folder / file, name, wanted))
     cell = template
     for key, form in NUMBER.findall(template):
-        if not any(key in numbers for numbers in linked[0].values()):
+        if not any(has(numbers, key) for numbers in linked[0].values()):
             return None
         values = values_of(key, label, linked)
-        if len(linked) > 1:
+        if len(linked) > 1 or "-" in key:
             text = mean_and_interval(values, form)
         else:
             text = mean_and_spread(values, form)
         cell = cell.replace(f"{{{key}:{form}}}", text)
     return MINUS_ZERO.sub(r"\1", cell)
+
+
+@functools.cache
+def curves_in(file: Path) -> dict[str, np.ndarray]:
+    """The curves of a run of sparse_coding.py; none where there is no file."""
+    if not file.exists():
+        return {}
+    return dict(np.load(file))
+
+
+def curve_cell(file: Path, name: str, label: str) -> str | None:
+    """A difference of minimum max-cosines as a cell. None where the first setting is not there.
+
+    label: "experiment: setting − another", both at the end, or "experiment: setting − start", its
+    end less its start. Raises BadInput where the other setting is not there.
+    """
+    curves = curves_in(file.with_name(f"{name}.npz"))
+    experiment, _, settings = label.partition(": ")
+    setting, _, other = settings.partition(" − ")
+    curve = curves.get(f"{experiment}/{setting}/min")  # (T, seeds)
+    if curve is None:
+        return None
+    if other == "start":
+        less = curve[0]
+    elif f"{experiment}/{other}/min" in curves:
+        less = curves[f"{experiment}/{other}/min"][-1]
+    else:
+        raise common.BadInput(f"a table shows {label}, but {name}.npz has no {other}")
+    cell = mean_and_interval(curve[-1] - less, ".2f")
+    return MINUS_ZERO.sub(r"\1", cell).replace("0.", ".")
 
 
 def short(value: float) -> str:
@@ -249,7 +347,11 @@ def row_of(line: str, head: list[str], folder: Path) -> str:
             row.append(found or re.sub(r".*\d.*", "–", cell))
         elif of_landscape:
             file, name = of_landscape.groups()
-            row.append(landscape_cell(folder / file, name, label) or cell)
+            if " − " in label:
+                found = curve_cell(folder / file, name, label)
+            else:
+                found = landscape_cell(folder / file, name, label)
+            row.append(found or cell)
         else:
             row.append(cell)
     if row == old:

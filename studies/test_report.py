@@ -1,5 +1,6 @@
 """Tests of report.py: cells and tables of small records, and the pages as they are."""
 
+import numpy as np
 import pytest
 import records
 import report
@@ -56,6 +57,37 @@ def test_differences_are_by_seed(studies):
     for seed, lp1 in enumerate((1.0, 2.0, 6.0), 1):
         put(record_of("b", seed, lp1=lp1 - 1))
     assert cell(studies, "a − b", "{lp1:.1f}") == "+1.0 ± 0.0"
+
+
+def test_a_difference_within_a_run_is_by_seed(studies):
+    for seed, (lp1, whole) in enumerate(((3.0, 1.0), (5.0, 1.0), (10.0, 1.0)), 1):
+        put(record_of("c", seed, lp1=lp1, whole=whole))
+    assert cell(studies, "c", "{lp1-whole:.1f}") == "+5.0 ± 9.0"  # 4.303 √13 / √3
+    assert cell(studies, "a", "{lp1-whole:.1f}") is None
+
+
+def test_two_links_may_compare_differences(studies):
+    for seed in (1, 2, 3):
+        put(record_of("c", seed, lp1=3.0, whole=1.0))
+        put(record_of("d", seed, lp1=9.0, whole=8.0))
+    assert cell(studies, "c − d", "{lp1-whole:.1f}") == "+1.0 ± 0.0"
+
+
+def test_chance_is_the_mean_over_live_dimensions(studies):
+    (studies / "consistency").mkdir()
+    lines = ["run,seed,dimension,act,cons", "cifar10-a,1,0,0.0001,1", "cifar10-a,1,1,1,0.1"]
+    lines.append("cifar10-a,1,2,0,")
+    (studies / "consistency" / "dimensions.csv").write_text("\n".join(lines))
+    put(record_of("cifar10-a", 1, cons=60.0))
+    # One image has one class, all images have a tenth of each.
+    assert cell(studies, "cifar10-a", "{cons_by_chance:.1f}") == "55.0"
+    assert cell(studies, "cifar10-a", "{cons-cons_by_chance:.1f}") == "+5.0"
+
+
+def test_many_pairs_have_the_last_t():
+    many = [0.0, 1.0] * 50
+    expected = report.T[-1] * (25 / 99) ** 0.5 / 10
+    assert report.interval(many) == pytest.approx(expected)
 
 
 def test_students_t_is_scipys():
@@ -161,6 +193,35 @@ def test_a_landscape_that_is_not_on_record_is_refused(studies):
         report.landscape_cell(records.file_of("q"), "few", "budget: lr 1")
 
     assert "a table shows few, which" in refusal(ask)
+
+
+@pytest.fixture
+def curves(studies):
+    """few.npz: two settings with curves of two seeds each."""
+    good = [[0.2, 0.2], [0.8, 0.9]]
+    bad = [[0.2, 0.2], [0.5, 0.5]]
+    file = studies / "q" / "few.npz"
+    np.savez(file, **{"budget/good/min": np.array(good), "budget/bad/min": np.array(bad)})
+
+
+def curve_cell(label):
+    return report.curve_cell(records.file_of("q"), "few", label)
+
+
+@pytest.mark.parametrize(
+    "label, cell",
+    [("good − bad", "+.35 ± .64"), ("good − start", "+.65 ± .64"), ("none − bad", None)],
+    ids=["two settings", "from the start", "not on record"],
+)
+def test_curves_are_compared_at_their_ends(curves, label, cell):
+    assert curve_cell(f"budget: {label}") == cell  # 12.706 · 0.0707 / √2
+
+
+def test_a_curve_that_is_not_there_is_refused(curves):
+    def ask():
+        curve_cell("budget: good − best")
+
+    assert "few.npz has no best" in refusal(ask)
 
 
 # ------------------------------------------------------------------------------------------ a table

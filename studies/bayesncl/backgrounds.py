@@ -56,7 +56,7 @@ def draw(path: str | Path) -> None:
     for panel, (title, run) in zip(panels, PICTURED.items()):
         draw_panel(panel, title, list(kept[run].values()))
     panels[0].set_ylabel("activation rate of the dimension")
-    figure.savefig(path, dpi=90)
+    figure.savefig(path, dpi=70)
     plt.close(figure)
 
 

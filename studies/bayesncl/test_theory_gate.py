@@ -5,7 +5,6 @@ import json
 
 import numpy as np
 import pytest
-import records
 import theory_gate
 import torch
 import torch.nn.functional as F
@@ -183,7 +182,6 @@ def test_mean_and_deviation_are_over_batches(runs, monkeypatch):
 
 def test_gates_are_drawn(gates):
     assert (gates / "gate.png").stat().st_size > 30_000
-    assert (gates / "grid.png").stat().st_size > 30_000
 
 
 def test_batches_go_on_with_the_next_epochs():
@@ -193,43 +191,6 @@ def test_batches_go_on_with_the_next_epochs():
     expected = [*data.batches(4, 0, 0, "cpu"), *data.batches(4, 0, 1, "cpu")]
     for batch, (images, _) in zip(found, expected, strict=True):
         assert torch.equal(batch, images)
-
-
-def test_the_grid_is_left_out_without_its_records(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(records, "STUDIES", tmp_path)
-    monkeypatch.setattr(theory_gate, "draw_gate", all_open)
-    theory_gate.draw(tmp_path, {}, {})
-    assert "grid.png is left out" in capsys.readouterr().out
-
-
-def test_a_grid_has_the_last_numbers_of_all_seeds(tmp_path, monkeypatch):
-    monkeypatch.setattr(records, "STUDIES", tmp_path)
-    monkeypatch.setattr(theory_gate, "PRIORS", ["0.1"])
-    monkeypatch.setattr(theory_gate, "WEIGHTS", ["3e-6"])
-    (tmp_path / "bayesncl").mkdir()
-    run = "shapes-grid-bayesncl-prior0.1-kl-weight3e-6"
-    for seed in (1, 2):
-        record = dict(run=run, seed=seed, epoch={"lp1": 0}, final={"lp1": seed})
-        records.put(records.file_of("bayesncl"), record)
-    assert theory_gate.grid_records() == {("0.1", "3e-6"): [{"lp1": 1}, {"lp1": 2}]}
-
-
-def test_a_grid_has_means_at_their_place(tmp_path, monkeypatch):
-    plt = pytest.importorskip("matplotlib.pyplot")
-    figures = []
-    monkeypatch.setattr(plt, "close", figures.append)
-    monkeypatch.setattr(theory_gate, "PRIORS", [1, 2])
-    monkeypatch.setattr(theory_gate, "WEIGHTS", [10, 20, 30])
-    monkeypatch.setattr(theory_gate, "SHOWN", {"lp1": "a", "cons": "b"})
-    grid = {}
-    for rho in (1, 2):
-        for lambd in (10, 20, 30):
-            grid[rho, lambd] = [{"lp1": rho + lambd, "cons": 0}]
-    grid[2, 10] = [{"lp1": value, "cons": 0} for value in (11, 12, 13)]
-    theory_gate.draw_grid(tmp_path / "grid.png", grid)
-    panel, _ = figures[0].axes
-    assert panel.get_images()[0].get_array().tolist() == [[11, 21, 31], [12, 22, 32]]
-    assert "12\n± 1" in [text.get_text() for text in panel.texts]
 
 
 def test_runs_of_other_methods_are_refused(runs):

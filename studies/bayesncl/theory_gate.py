@@ -13,24 +13,20 @@ the share of images that have the feature, falls below the cost λ log(1/ρ) of 
     runs    of ncl.py and bayesncl.py, on views of their training images: N times the gradient of
             NT-Xent by z⁺ ⊙ m of norm 1, mean over a batch's images where that is not 0; its mean
             and standard deviation over batches
-    grid    Cons., adjusted Cons., live dimensions and linear probe over ρ and λ, of records
-            (the runs shapes-grid-* of runs.txt)
 
 [BayesNCL]: Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", arXiv 2605.28441.
 
     python studies/bayesncl/theory_gate.py [runs/<a> …]    a table, and files in a new folder
 
-The files are results.json and, with matplotlib, gate.png and grid.png.
+The files are results.json and, with matplotlib, gate.png.
 """
 
 import argparse
 import itertools
-import math
 import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, normalize
@@ -44,9 +40,7 @@ except ImportError:
     plt = None
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
-import records  # noqa: E402
-
+sys.path.insert(0, str(ROOT))
 import bayesncl  # noqa: E402
 import common  # noqa: E402
 
@@ -63,9 +57,6 @@ SETTINGS = [  # ρ, λ of the toy
     (0.05, 3e-3),
 ]
 TEMPERATURE = 0.2  # of the toy
-PRIORS = ["0.1", "0.3", "0.5", "0.8", "0.95"]  # ρ of the grid
-WEIGHTS = ["3e-6", "3e-5", "3e-4", "3e-3", "3e-2"]  # λ of the grid
-SHOWN = {"cons": "Cons.", "adjusted": "adj.", "live_dims": "live", "lp1": "LP@1"}
 
 
 # ----------------------------------------------------------------------------------------- the gain
@@ -342,55 +333,6 @@ def draw_gate(path: Path, toy: dict, runs: dict[str, dict[str, Tensor]]) -> None
     plt.close(figure)
 
 
-def grid_records() -> dict[tuple[str, str], list[dict]]:
-    """(ρ, λ) → the final numbers of each seed of shapes-grid-*; {} where one has no record."""
-    of_runs = {}
-    for record in records.read(records.file_of("bayesncl")):
-        of_runs.setdefault(record["run"], []).append(record.get("final"))
-    found = {}
-    for rho, lambd in itertools.product(PRIORS, WEIGHTS):
-        finals = of_runs.get(f"shapes-grid-bayesncl-prior{rho}-kl-weight{lambd}")
-        if finals is None:
-            return {}
-        found[rho, lambd] = finals
-    return found
-
-
-def draw_grid(path: Path, grid: dict[tuple[str, str], list[dict]]) -> None:
-    """SHOWN over ρ and λ: heat maps of means over seeds, of three or more ± standard deviation."""
-    figure, panels = plt.subplots(
-        1, len(SHOWN), figsize=(14, 3.6), layout="constrained", sharey=True
-    )
-    for panel, (key, title) in zip(panels, SHOWN.items()):
-        means = np.zeros((len(PRIORS), len(WEIGHTS)))
-        for i, rho in enumerate(PRIORS):
-            for j, lambd in enumerate(WEIGHTS):
-                values = [final.get(key, math.nan) for final in grid[rho, lambd]]
-                means[i, j] = np.mean(values)
-                text = f"{means[i, j]:.3g}"
-                if len(values) > 2:
-                    text += f"\n± {np.std(values, ddof=1):.2g}"
-                panel.text(j, i, text, ha="center", va="center", fontsize=8)
-        panel.imshow(means, aspect="auto", alpha=0.6)
-        panel.set(title=title, xlabel="λ", xticks=range(len(WEIGHTS)), xticklabels=WEIGHTS)
-    panels[0].set(ylabel="ρ", yticks=range(len(PRIORS)), yticklabels=PRIORS)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
-
-
-def draw(folder: Path, toy: dict, runs: dict[str, dict[str, Tensor]]) -> None:
-    """gate.png and, where its runs are on record, grid.png."""
-    if plt is None:
-        print("matplotlib is not installed: the pictures are left out")
-        return
-    draw_gate(folder / "gate.png", toy, runs)
-    grid = grid_records()
-    if grid:
-        draw_grid(folder / "grid.png", grid)
-    else:
-        print("grid.png is left out: the runs shapes-grid-* have not been made")
-
-
 # -------------------------------------------------------------------------------------- the program
 def table(toy: dict) -> str:
     """What toy() found as a Markdown table, a row for each frequency."""
@@ -433,7 +375,10 @@ def main(argv=None):
     for name, numbers in found["runs"].items():
         told = ", ".join(f"{key} {value:.3g}" for key, value in numbers.items())
         print(f"{name}: {told}")
-    draw(folder, found["toy"], runs)
+    if plt is None:
+        print("matplotlib is not installed: gate.png is left out")
+    else:
+        draw_gate(folder / "gate.png", found["toy"], runs)
 
 
 if __name__ == "__main__":

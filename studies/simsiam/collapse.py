@@ -2,8 +2,9 @@
 
     python studies/simsiam/collapse.py      assets/simsiam-collapse.png, with matplotlib
 
-The collapse indicator is the standard deviation of z/‖z‖ times √K over the epochs ([SimSiam]
-Fig. 2): 1 where the embedding fills its space, 0 where it is a point.
+A line is a seed: the collapse indicator, the standard deviation of z/‖z‖ times √K, over the epochs
+([SimSiam] Fig. 2). It is 1 where the embedding fills its space. The projector's last norm keeps
+each batch's mean at 0, so it does not fall below about 2/√batch. Both are dotted.
 
 [SimSiam]: arXiv 2011.10566.
 """
@@ -18,25 +19,29 @@ sys.path.insert(0, str(ROOT))
 import common  # noqa: E402
 
 CURVES = Path(__file__).with_name("curves.csv")
-PICTURED = "shapes-simsiam-no-stop-grad", "3"  # a run and its seed
+PICTURED = {  # a panel's title: a run and its batch size
+    "32 pixels, batches of 128": ("shapes-simsiam-no-stop-grad", 128),
+    "16 pixels, batches of 1,000": ("simsiam-16px-simsiam-no-stop-grad", 1000),
+}
 
 
-def curve(run: str, seed: str) -> tuple[list[int], list[float]]:
-    """Epochs and collapse indicator of a run. Raises BadInput where curves.csv lacks it."""
-    epochs = []
-    spread = []
+def curves_of(run: str) -> dict[str, tuple[list[int], list[float]]]:
+    """Seed → epochs and collapse indicator of a run. Raises BadInput where curves.csv lacks it."""
+    found = {}
     with open(CURVES, encoding="utf-8", newline="") as file:
         for line in csv.DictReader(file):
-            if (line["run"], line["seed"]) == (run, seed):
-                epochs.append(int(line["epoch"]))
-                spread.append(float(line["spread"]))
-    if not epochs:
-        raise common.BadInput(f"curves.csv has no {run} with seed {seed}")
-    return epochs, spread
+            if line["run"] != run:
+                continue
+            epochs, spread = found.setdefault(line["seed"], ([], []))
+            epochs.append(int(line["epoch"]))
+            spread.append(float(line["spread"]))
+    if not found:
+        raise common.BadInput(f"curves.csv has no {run}")
+    return found
 
 
 def draw(path: str | Path) -> None:
-    """The indicator of PICTURED over its epochs."""
+    """A panel for each of PICTURED, a line for each seed."""
     try:
         import matplotlib
 
@@ -44,13 +49,16 @@ def draw(path: str | Path) -> None:
         import matplotlib.pyplot as plt
     except ImportError as error:
         raise common.BadInput(f"{error}: pip install matplotlib") from error
-    epochs, spread = curve(*PICTURED)
-    figure, panel = plt.subplots(figsize=(5, 3), layout="constrained")
-    panel.plot(epochs, spread, marker=".")
-    panel.axhline(1, color="grey", linestyle=":")
-    panel.set(xlabel="epoch", ylabel="std of z/‖z‖, times √K", ylim=(0, 1.1))
-    panel.set(title="1: healthy, 0: collapsed")
-    figure.savefig(path, dpi=110)
+    figure, panels = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
+    for panel, (title, (run, batch)) in zip(panels, PICTURED.items()):
+        for seed, (epochs, spread) in curves_of(run).items():
+            panel.plot(epochs, spread, marker=".", label=f"seed {seed}")
+        panel.axhline(1, color="grey", linestyle=":")
+        panel.axhline(2 / batch**0.5, color="grey", linestyle=":")
+        panel.set(title=title, xlabel="epoch", ylim=(0, 1.1))
+    panels[0].set_ylabel("std of z/‖z‖, times √K")
+    panels[1].legend(loc=(0.4, 0.6), frameon=False)
+    figure.savefig(path, dpi=95)
     plt.close(figure)
 
 

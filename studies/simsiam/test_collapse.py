@@ -1,4 +1,4 @@
-"""Tests of collapse.py: the curve that it reads and the picture of it."""
+"""Tests of collapse.py: the curves that it reads and the picture of them."""
 
 import collapse
 import pytest
@@ -8,21 +8,21 @@ from conftest import refusal, run_program
 
 @pytest.fixture
 def curves(tmp_path, monkeypatch):
-    """curves.csv of two seeds."""
-    text = "run,seed,epoch,spread,loss\na,1,1,0.5,-1\na,2,1,0.9,-1\na,2,2,0.25,-1\n"
+    """curves.csv of two seeds of a and one of b."""
+    text = "run,seed,epoch,spread,loss\na,1,1,0.5,-1\na,2,1,0.9,-1\na,2,2,0.25,-1\nb,1,1,0.7,-1\n"
     (tmp_path / "curves.csv").write_text(text)
     monkeypatch.setattr(collapse, "CURVES", tmp_path / "curves.csv")
 
 
-def test_a_curve_is_of_its_run_and_seed(curves):
-    assert collapse.curve("a", "2") == ([1, 2], [0.9, 0.25])
+def test_curves_are_of_a_run_by_seed(curves):
+    assert collapse.curves_of("a") == {"1": ([1], [0.5]), "2": ([1, 2], [0.9, 0.25])}
 
 
 def test_a_run_without_a_curve_is_refused(curves):
     def ask():
-        collapse.curve("a", "3")
+        collapse.curves_of("c")
 
-    assert "curves.csv has no a with seed 3" in refusal(ask)
+    assert "curves.csv has no c" in refusal(ask)
 
 
 def test_the_picture_is_drawn_of_what_is_on_record(tmp_path):
