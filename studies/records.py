@@ -11,6 +11,7 @@ A line is a run, and has, of these, what the run left:
     dimensions   what from_dimensions() says of the numbers of all dimensions
     finetune, robustness, selection, words     what the programs of tools/ measured
     stability    what sparsity/sparsity.py measured
+    dictionaries what consistency/dictionaries.py measured
 
 Of some runs a question keeps more, because a picture shows it: dimensions.csv (a line a dimension),
 curves.csv (a line an epoch) and <run>.npz (the curves of sparse_coding.py).
@@ -32,7 +33,8 @@ import interpret  # noqa: E402
 import shapes  # noqa: E402
 
 STUDIES = ROOT / "studies"
-TOOLS = "finetune", "robustness", "selection", "words", "stability"  # <tool>.json of a run
+# <tool>.json of a run.
+TOOLS = "finetune", "robustness", "selection", "words", "stability", "dictionaries"
 NUMBERS = "dimensions", "epoch", "final", *TOOLS  # of a number in two of them the later one counts
 
 # Runs of which more is kept: question → runs.

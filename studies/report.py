@@ -103,6 +103,26 @@ for m in (32, 64, 128):
     COLUMNS[f"P@10, {m} − random"] = f"{{p_at_10_top_{m}-p_at_10_random_{m}:.1f}}"
     COLUMNS[f"LP@1, {m} − random"] = f"{{lp1_top_{m}-lp1_random_{m}:.1f}}"
 
+# Dictionaries in the place of a run's dimensions, of consistency/dictionaries.py.
+DICTIONARIES = {
+    "trained": "trained",
+    "untrained": "untrained",
+    "SimCLR's h": "simclr",
+    "random backbone": "random_backbone",
+    "autoencoder": "sae",
+}
+MEASURES = {"Cons.": "cons", "adj.": "adjusted", "F1": "f1", "best F1": "best_f1"}
+LABELS = {"": "", "background ": "background_"}
+for of_label, prefix in LABELS.items():
+    for measure, key in MEASURES.items():
+        trained = f"dictionary_trained_{prefix}{key}"
+        for heading, name in DICTIONARIES.items():
+            other = f"dictionary_{name}_{prefix}{key}"
+            COLUMNS[f"{of_label}{measure}, {heading}"] = f"{{{other}:.1f}}"
+            COLUMNS[f"{of_label}{measure}, trained − {heading}"] = f"{{{trained}-{other}:.1f}}"
+for heading, name in DICTIONARIES.items():
+    COLUMNS[f"active, {heading}"] = f"{{dictionary_{name}_entries:.1f}}"
+
 # Data set, a run's first word → its classes, of equal size, and its test images.
 TEST_SETS = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)}
 LINK = re.compile(r"\[[^]]*\]\(([^()#]*records\.jsonl)#([^()]+)\)")  # to a record: file, run

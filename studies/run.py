@@ -100,9 +100,13 @@ def asked_for(name: str, patterns: list[str] | None) -> bool:
     return False
 
 
-def takes_of_others(command: str) -> bool:
-    """Whether a training reads what other runs leave: features, weights."""
-    return "runs/" in command
+def takes_of_others(name: str, lines: list[list[str]]) -> bool:
+    """Whether the commands of a run read what other runs leave: features, weights."""
+    for line in lines:
+        for word in line:
+            if word.startswith("runs/") and word.split("/")[1] != name:
+                return True
+    return False
 
 
 def commands(
@@ -133,7 +137,7 @@ def commands(
                 filled.append(shlex.split(text))
             if seed is not None:
                 filled[0] += shlex.split(extra) + ["--seed", str(seed)]
-            if takes_of_others(lines[0]):
+            if takes_of_others(name, filled):
                 later[name] = filled
             else:
                 runs[name] = filled
@@ -261,7 +265,7 @@ def record_all(
     """
     waiting = unrecorded(question, list(runs))
     total = len(waiting)
-    later = {name for name, lines in runs.items() if takes_of_others(" ".join(lines[0]))}
+    later = {name for name, lines in runs.items() if takes_of_others(name, lines)}
     left = {name: list(lines) for name, lines in runs.items()}  # command lines to come
     copied = checkpoints_read(question)
     running = {}  # name: its program
