@@ -780,11 +780,10 @@ def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor | None = 
     mean p(1 − p) · xᵀx / N + l2, the Hessian if all images and classes had the same p(1 − p) and
     classes did not interact.
     """
+    penalty = F.pad(torch.full_like(x[0], l2), (0, 1))  # (d + 1,): 0 for the bias
     x = F.pad(x, (0, 1), value=1.0)  # (N, d + 1): the last column is for the bias
     if start is None:
         start = x.new_zeros(x.shape[1], int(y.max()) + 1)
-    penalty = torch.full_like(x[0], l2)  # (d + 1,)
-    penalty[-1] = 0
     p = (x @ start).softmax(1)  # (N, C)
     variance = (p * (1 - p)).mean().clamp(min=1e-6)
     hessian = variance * (x.T @ x) / len(x) + penalty.diag()
@@ -828,13 +827,17 @@ def fit_probe(train: Tensor, y_train: Tensor, strengths=STRENGTHS):
         return x @ weights[:-1] + weights[-1]
 
     x = (train - mean) / std
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).to(x.device)
-    held = order < max(1, len(x) // 10)
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    held = (order < max(1, len(x) // 10)).to(x.device)
+    fitted = x[~held]
+    y_fitted = y_train[~held]
+    unseen = train[held]
+    y_unseen = y_train[held]
     best_accuracy = -1.0
     weights = x.new_zeros(x.shape[1] + 1, int(y_train.max()) + 1)
     for l2 in progress(strengths, "linear probe, strengths of its penalty"):
-        weights = logistic_regression(x[~held], y_train[~held], l2, start=weights)
-        right = scores(train[held], weights).argmax(1) == y_train[held]
+        weights = logistic_regression(fitted, y_fitted, l2, start=weights)
+        right = scores(unseen, weights).argmax(1) == y_unseen
         accuracy = right.float().mean().item()
         if accuracy > best_accuracy:
             best_accuracy, best_l2, best_weights = accuracy, l2, weights
@@ -1019,7 +1022,8 @@ class Parser(argparse.ArgumentParser):
     image_flags() adds what all image methods share.
     """
 
-    OF_A_CALL = {"resume", "eval_only", "out", "device", "compile", "verbose"}  # not settings of a run
+    # Not settings of a run.
+    OF_A_CALL = {"resume", "eval_only", "out", "device", "compile", "verbose"}
     MAY_CHANGE = {"data_root", "epochs", "checkpoint_every"}  # when a run is resumed
 
     def __init__(self, file: str, doc: str):
@@ -1176,7 +1180,7 @@ COLUMNS = {  # of the final table, and their keys in a record; interpret.py's ow
     "Corr.": "corr",
 }
 # Files that tools leave in a run's folder, which may be of other weights than a new evaluation.
-LEFT_BY_TOOLS = ("finetune", "robustness", "selection", "words", "stability")
+LEFT_BY_TOOLS = ("finetune", "robustness", "selection", "words", "stability", "dictionaries")
 
 
 @contextlib.contextmanager
@@ -1390,7 +1394,7 @@ class Run:
         seconds = time.perf_counter() - self.start
         self.seconds += seconds
         done = epoch + 1
-        finite = all(p.isfinite().all() for p in model.parameters())
+        finite = torch.stack([p.isfinite().all() for p in model.parameters()]).all()
         if not (finite and math.isfinite(means["loss"])):
             text = "the loss is not finite; the last checkpoint stays"
             print(f"epoch {done}: {text}", file=sys.stderr)

@@ -179,6 +179,9 @@ class Data:
         self.x = torch.stack(samples).to(device)
         self.lr = self.each("lr")
         self.temperature = self.each("temperature")
+        self.own = self.each("seed").flatten() - 1  # (R,): which of the seeds it has
+        # A coordinate is kept where its 16 random bits, read as a number, are not above this.
+        self.threshold = (65536 * self.each("keep") - 32769).round().to(torch.int16)
 
     def each(self, factor: str) -> Tensor:
         """The replicas' seeds, or their values of a swept factor, (R, 1, 1)."""
@@ -188,23 +191,20 @@ class Data:
     def views(self):
         """Yield two views a1, a2 (R, p, B) of each batch of one pass over x in a new order."""
         s = self.s
-        own = self.each("seed").flatten() - 1  # (R,)
         orders = [torch.randperm(s.n, generator=g, device=self.device) for g in self.random]
-        order = torch.stack(orders)[own]  # (R, n)
+        order = torch.stack(orders)[self.own]  # (R, n)
         x = self.x.gather(2, order[:, None].expand(-1, s.p, -1))  # (R, p, n)
 
-        # A coordinate is kept where its 16 random bits, read as a number, are not above this.
-        threshold = (65536 * self.each("keep") - 32769).round().to(torch.int16)
         bits = self.random_bits()
         batches = x.split(s.batch_size, dim=2)
         for i in range(s.batches):
             a = batches[i]  # (R, p, B); the last may be smaller
             B = a.shape[2]
-            D1 = bits[:, i, 0, :, :B][own] <= threshold  # (R, p, B)
+            D1 = bits[:, i, 0, :, :B][self.own] <= self.threshold  # (R, p, B)
             if s.masks == "dependent":  # Eq. (2)
                 yield 2 * D1 * a, 2 * ~D1 * a
             else:  # Eq. (3)
-                D2 = bits[:, i, 1, :, :B][own] <= threshold
+                D2 = bits[:, i, 1, :, :B][self.own] <= self.threshold
                 yield D1 * a, D2 * a
 
     def random_bits(self) -> Tensor:
@@ -536,7 +536,7 @@ def measure(model: Model, data: Data, loss: Tensor) -> Tensor:
     """MEASURED of every replica, (6, R), on the CPU; the `loss` (R,) goes through."""
     encoder = model.networks[0][0]
     W = encoder.W()
-    quantiles = torch.tensor([0, 0.5, 1], device=data.device)
+    quantiles = torch.linspace(0, 1, 3, device=data.device)
     smallest, median, largest = max_cosine(W, data.M).quantile(quantiles, dim=1)  # (R,) each
     separation = support_separation(W, data.M).mean(1)
     h = encoder(data.x)
@@ -573,7 +573,7 @@ def recall(memory: Path, model: Model, data: Data) -> dict:
 
 def check_finite(loss: Tensor, replicas: list[dict], epoch: int) -> None:
     """BadInput where the loss (R,) of a replica is not finite."""
-    for replica, finite in zip(replicas, loss.isfinite()):
+    for replica, finite in zip(replicas, loss.isfinite().tolist()):
         if not finite:
             lost = f"the loss is not finite in epoch {epoch} for {replica}"
             raise common.BadInput(f"{lost}; try a smaller --lr")

@@ -4924,6 +4924,19 @@ def test_the_autoencoders_gradient_is_that_of_its_equation(untied, batch_topk):
 
 
 @KINDS
+@pytest.mark.parametrize("dead", [DEAD, DEAD & False], ids=["some-dead", "none-dead"])
+def test_a_gpu_computes_the_same_without_asking(untied, monkeypatch, batch_topk, dead):
+    model = untied(batch_topk)
+    x = torch.randn(6, 4, dtype=torch.double)
+    results = []
+    for asks in (True, False):
+        monkeypatch.setattr(common, "on_cpu", mock.Mock(return_value=asks))
+        loss, _, _ = sae.sae_loss(model, x, dead, 0.3)
+        results.append([loss, *torch.autograd.grad(loss, model.parameters())])
+    assert all(torch.equal(asked, computed) for asked, computed in zip(*results))
+
+
+@KINDS
 def test_without_dead_units_there_is_no_second_term(untied, batch_topk):
     model = untied(batch_topk)
     x = torch.randn(6, 4, dtype=torch.double)
@@ -6491,6 +6504,85 @@ def test_a_compiled_run_leaves_plain_weights(tiny, tmp_path, monkeypatch):
     run_program(f"bayesncl.py {tiny} --epochs 1 --compile --out", tmp_path)
     weights = common.load_checkpoint(tmp_path / "checkpoint.pt")["model"]
     assert not any("_orig_mod" in name for name in weights)
+
+
+# ---- generated code
+class Trained(Exception):
+    """What ends a run before its evaluation."""
+
+
+@pytest.fixture
+def train_six_steps(tiny, tmp_path, monkeypatch):
+    """A function that trains a command's network in two epochs of three steps: their records."""
+
+    def end(*_):
+        raise Trained
+
+    monkeypatch.setattr(common, "evaluate", end)
+
+    def train(command, name):
+        torch._dynamo.reset()
+        folder = tmp_path / name
+        with pytest.raises(Trained):
+            run_program(f"{command} {tiny} --limit 24 --batch-size 8 --epochs 2 --out", folder)
+        return records(folder)
+
+    return train
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """The graphs that torch.compile makes: "<function>, forward" or "<function>, backward"."""
+    # Importing these takes seconds.
+    from functorch.compile import make_boxed_func
+    from torch._dynamo.backends.common import aot_autograd
+
+    compile_by_torch = torch.compile
+    found = []
+
+    def noting(name):
+        def compiler(graph, inputs):
+            found.append(name)
+            return make_boxed_func(graph.forward)
+
+        return compiler
+
+    def compile_and_note(function):
+        forward = noting(f"{function.__name__}, forward")
+        backward = noting(f"{function.__name__}, backward")
+        backend = aot_autograd(fw_compiler=forward, bw_compiler=backward)
+        return compile_by_torch(function, backend=backend)
+
+    monkeypatch.setattr(torch, "compile", compile_and_note)
+    return found
+
+
+COMPILED = {  # command → what is compiled beside the views and the networks
+    "simclr.py": "contrast",
+    "ncl.py": "contrast",
+    "bayesncl.py": "contrast",
+    "simsiam.py": "D",
+    "sparsehead.py --base byol": "base_loss",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command, loss", COMPILED.items(), ids=COMPILED)
+def test_each_part_is_one_graph_for_all_steps(train_six_steps, graphs, command, loss):
+    train_six_steps(f"{command} --precision bf16 --compile", "run")
+    once = ["both, backward", "both, forward", f"{loss}, backward", f"{loss}, forward"]
+    assert sorted(graphs) == sorted([*once, "two_views, forward"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch generates C++")
+def test_generated_code_trains_like_the_source(train_six_steps, monkeypatch):
+    monkeypatch.setattr(torch._inductor.config, "fallback_random", True)  # the same draws
+    command = "simclr.py --jitter 0 --head linear --precision fp32"
+    generated = train_six_steps(f"{command} --compile", "generated")
+    source = train_six_steps(command, "source")
+    losses = [line["loss"] for line in source]
+    assert [line["loss"] for line in generated] == pytest.approx(losses, rel=1e-3)
 
 
 # ----------------------------------------------------------------------------------------- refusals

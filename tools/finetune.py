@@ -102,11 +102,14 @@ def finetune(
         common.set_lr(optimizer, common.lr_at(step, epochs * steps))
 
         index = batches[step % steps]
-        x = data.x_train[index].to(device)
+        x = data.x_train[index]
+        if device.type == "cuda":
+            x = x.pin_memory()  # it is copied to the GPU while that computes
+        x = x.to(device, non_blocking=True)
         x = common.augment(
             x, run.image_size, run.min_scale, jitter=0, gray=0, blur=0, crop=run.crop
         )
-        y = data.y_train[index].to(device)
+        y = data.y_train[index].to(device, non_blocking=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
             scores = model(common.normalise(x))  # (n, C)
         loss = F.cross_entropy(scores.float(), y)
