@@ -61,6 +61,8 @@ WITH_CURVES = {
     "simsiam": ["shapes-simsiam-no-stop-grad", "simsiam-16px-simsiam-no-stop-grad"],
     "landscape": ["landscape-findings", "landscape-findings-iid", "landscape-paper-figures"],
 }
+# Data set, a run's first word → its classes, of equal size, and its test images.
+TEST_SETS = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)}
 OF_A_DIMENSION = "dimension", "act", "cons", "class", "background_cons", "background_class"
 OF_AN_EPOCH = "epoch", "spread", "loss"
 
@@ -123,6 +125,13 @@ def numbers(record: dict) -> dict[str, float]:
 def read_columns(file: Path | list[str]) -> np.ndarray:
     """A dimensions.csv, or its lines: the columns by name, NaN where one is empty."""
     return np.genfromtxt(file, delimiter=",", names=True, ndmin=1)
+
+
+def random_consistency(dataset: str) -> np.ndarray:
+    """Expected Cons. of 1, 2, …, all N test images of a data set, drawn at random: (N,)."""
+    classes, images = TEST_SETS[dataset]
+    y = np.arange(images) % classes
+    return interpret.random_consistency(y).mean(0)
 
 
 def kept_dimensions(question: str) -> dict[str, dict[int, np.ndarray]]:

@@ -123,8 +123,6 @@ for of_label, prefix in LABELS.items():
 for heading, name in DICTIONARIES.items():
     COLUMNS[f"active, {heading}"] = f"{{dictionary_{name}_entries:.1f}}"
 
-# Data set, a run's first word → its classes, of equal size, and its test images.
-TEST_SETS = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)}
 LINK = re.compile(r"\[[^]]*\]\(([^()#]*records\.jsonl)#([^()]+)\)")  # to a record: file, run
 # A run, and its seeds where it names them.
 SEEDS = re.compile(r"(.*?)(?:-seed(\d+)|-seeds(\d+)-(\d+))?")
@@ -179,9 +177,7 @@ def seeds_of(file: Path, name: str, wanted: str = "") -> dict[int, dict[str, flo
 @functools.cache
 def random_cons(dataset: str) -> np.ndarray:
     """Expected Cons. in % of 1, 2, …, all test images of a data set, drawn at random."""
-    classes, images = TEST_SETS[dataset]
-    y = np.arange(images) % classes
-    return 100 * interpret.random_consistency(y).mean(0)
+    return 100 * records.random_consistency(dataset)
 
 
 @functools.cache

@@ -346,7 +346,6 @@ class Move(torch.autograd.Function):
 
 BACKWARD = {Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 FROM_THE_HOST = {torch.tensor, torch.as_tensor}  # which make a tensor there, and copy it
-TO_NUMPY = {Tensor.numpy, Tensor.__array__}
 READ_BY_CALLS = {Tensor.tolist: "value read", Tensor.__repr__: "printing"}
 
 
@@ -358,6 +357,13 @@ def check_generator(generator, on: bool) -> None:
     found = generator.device.type
     if found != wanted:
         raise RuntimeError(f"Expected a '{wanted}' device type for generator but found '{found}'")
+
+
+def check_on_host(x: Tensor) -> None:
+    """TypeError where numpy is to read the GPU."""
+    if on_gpu(x):
+        wrong = "can't convert cuda:0 device type tensor to numpy"
+        raise TypeError(f"{wrong}. Use Tensor.cpu() to copy the tensor to host memory first.")
 
 
 class Calls(TorchFunctionMode):
@@ -374,6 +380,8 @@ class Calls(TorchFunctionMode):
             Tensor.to: self.to,
             Tensor.cpu: self.cpu,
             Tensor.cuda: self.cuda,
+            Tensor.numpy: self.numpy,
+            Tensor.__array__: self.array,
         }
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -405,9 +413,6 @@ class Calls(TorchFunctionMode):
             self.record.backward()
         if func in READ_BY_CALLS:
             self.record.wait(READ_BY_CALLS[func])
-        if func in TO_NUMPY:
-            wrong = "can't convert cuda:0 device type tensor to numpy"
-            raise TypeError(f"{wrong}. Use Tensor.cpu() to copy the tensor to host memory first.")
 
     def made(self, func, args, out, on: bool):
         """What a function was asked to make on a device, on that device."""
@@ -448,6 +453,16 @@ class Calls(TorchFunctionMode):
 
     def cuda(self, x, device=CUDA, non_blocking=False):
         return self.to(x, device, non_blocking=non_blocking)
+
+    def numpy(self, x, *, force=False):
+        if force:
+            x = self.cpu(x)
+        check_on_host(x)
+        return x.numpy(force=force)
+
+    def array(self, x, dtype=None):
+        check_on_host(x)
+        return x.__array__(dtype)
 
     def move(self, x, changed, to_gpu: bool, non_blocking=False):
         """`changed`, which is x or x in another form, on the GPU or off it."""

@@ -200,6 +200,12 @@ def test_numpy_does_not_read_the_gpu(wrong):
         evaluate(wrong)
 
 
+def test_numpy_forced_reads_the_gpu():
+    value, record = evaluate("x.numpy(force=True)")
+    assert value.tolist() == 3 * [[1.0, 1.0, 1.0]]
+    assert record.waits_elsewhere.total() == 1
+
+
 @pytest.mark.parametrize(
     "right",
     [

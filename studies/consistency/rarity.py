@@ -28,32 +28,20 @@ import records  # noqa: E402
 
 import bayesncl  # noqa: E402
 import common  # noqa: E402
-import interpret  # noqa: E402
 
-TEST = {  # data set, a run's first word: its classes, of equal size, and its test images
-    "shapes": (10, 1000),
-    "cifar10": (10, 10_000),
-    "cifar100": (100, 10_000),
-}
 RARE = 1e-3  # a dimension that is active on a smaller share of the images is rare
 TITLES = {"ncl": "NCL", "ncl-topk": "NCL + TopK", "bayesncl": "BayesNCL"}
 
 
 # --------------------------------------------------------------------------- consistency and chance
-def chance(classes: int, images: int) -> np.ndarray:
-    """Expected share of the most frequent class among 1, 2, …, all of so many images: (images,)."""
-    y = np.arange(images) % classes
-    return interpret.random_consistency(y).mean(0)
-
-
 def dataset_of(runs: list[str]) -> str:
-    """The data set of runs; BadInput where they are of several, or of none of TEST."""
+    """The data set of runs; BadInput where they are of several, or of none that is known."""
     found = sorted({run.partition("-")[0] for run in runs})
     if len(found) > 1:
         names = ", ".join(found)
         raise common.BadInput(f"these runs are of several data sets: {names}")
-    if found[0] not in TEST:
-        names = ", ".join(TEST)
+    if found[0] not in records.TEST_SETS:
+        names = ", ".join(records.TEST_SETS)
         raise common.BadInput(f"{runs[0]}: the first word of a run is its data set, of {names}")
     return found[0]
 
@@ -275,7 +263,7 @@ def main(argv=None):
         print(table_of_gates(folders, args.data_root))
         return
 
-    by_chance = chance(*TEST[dataset_of(args.runs)])
+    by_chance = records.random_consistency(dataset_of(args.runs))
     rows = read_rows(args.runs, by_chance)
     print(table(rows, len(by_chance)))
     if args.draw:

@@ -16,7 +16,7 @@ PAIR = 0.5 + 0.5 * 999 / 9999  # of two of 10,000 images of ten classes
 
 @pytest.fixture(scope="module")
 def by_chance():
-    return rarity.chance(10, 10_000)
+    return records.random_consistency("cifar10")
 
 
 def columns_of(cons=0.7):
