@@ -39,7 +39,7 @@ MMNCL_AND_CLIP = {
 SPARSEHEAD_AND_BASE = {}
 for where, run in {
     "SimCLR, built-in": "power-sparsehead-simclr",
-    "BYOL, built-in": "shapes-bases-sparsehead-byol",
+    "BYOL, built-in": "power-sparsehead-byol",
     "SwAV, built-in": "shapes-bases-sparsehead-swav",
     "SimCLR, CIFAR-10": "cifar10-cpu-sparsehead-simclr",
     "SwAV, CIFAR-10": "cifar10-cpu-sparsehead-swav",
