@@ -1,4 +1,4 @@
-"""decode.py, draw.py as a program, finetune.py, robustness.py, selection.py and words.py.
+"""decode.py, draw.py as a program, finetune.py, robustness.py, selection.py, weights.py, words.py.
 
 On toys whose answer is known, and on runs of a second.
 """
@@ -1243,6 +1243,44 @@ def test_every_dimension_of_a_run_has_words(worded):
 def test_the_words_of_a_run_are_those_of_look(worded):
     config, _ = look.read_run(worded)
     assert config["words"] == json.loads((worded / "words.json").read_text())["words"]
+
+
+# ----------------------------------------------------------------------------------------- weights
+@pytest.fixture(scope="module")
+def small_copy(runs, tmp_path_factory):
+    new = tmp_path_factory.mktemp("weights") / "bayesncl"
+    run_program("weights.py", runs / "bayesncl", new)
+    return new
+
+
+def test_a_copy_has_the_weights_halved(runs, small_copy):
+    _, trained = common.load_run(runs / "bayesncl")
+    _, copied = common.load_run(small_copy)
+    for name, value in copied.state_dict().items():
+        assert value.equal(trained.state_dict()[name].half().to(value.dtype)), name
+
+
+def test_a_copy_is_a_quarter_of_the_run(runs, small_copy):
+    whole = (runs / "bayesncl" / "checkpoint.pt").stat().st_size
+    assert (small_copy / "checkpoint.pt").stat().st_size < 0.3 * whole
+
+
+def test_a_copy_is_evaluated_like_the_run(runs, small_copy, tmp_path):
+    checkpoint = small_copy / "checkpoint.pt"
+    run_program("bayesncl.py --device cpu --eval-only", checkpoint, "--out", tmp_path / "new")
+    of_run = records(runs / "bayesncl")[-1]
+    of_copy = records(tmp_path / "new")[-1]
+    assert of_copy["entries"] == pytest.approx(of_run["entries"], rel=0.02)
+
+
+def test_a_copy_does_not_replace_a_folder(runs, small_copy):
+    assert "is there already" in refusal("weights.py", runs / "bayesncl", small_copy)
+
+
+def test_an_unfinished_run_is_not_copied(tmp_path):
+    folder = write_toy_run(tmp_path)
+    (folder / "backbone.pt").unlink()
+    assert "has not finished" in refusal("weights.py", folder, tmp_path / "new")
 
 
 # --------------------------------------------------------------------------------------- bad input

@@ -1,0 +1,65 @@
+"""Make a small copy of a finished run, to share: weights of half precision, without the optimizer.
+
+    python tools/weights.py runs/<run> weights/<name>
+    python ncl.py --eval-only weights/<name>/checkpoint.pt --out runs/<name>
+
+The copy has config.json, checkpoint.pt and backbone.pt. It is read like the run; what else a run
+leaves, such as embeddings.npz, --eval-only makes anew. It cannot be trained further.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import common  # noqa: E402
+
+
+def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The weights of a state_dict in half precision; counters as they are."""
+    small = {}
+    for name, value in weights.items():
+        if value.is_floating_point():
+            value = value.half()
+        small[name] = value
+    return small
+
+
+def copy_run(folder: Path, new: Path) -> None:
+    """Write the copy of a finished run into a new folder; BadInput where one of them is not so."""
+    common.load_run(folder)  # is it a finished run?
+    common.need(not new.exists(), f"{new} is there already; name a new folder")
+    checkpoint = common.load_checkpoint(folder / "checkpoint.pt")
+    backbone = common.load_checkpoint(folder / "backbone.pt")
+    small = dict(
+        epochs=checkpoint["epochs"],
+        seconds=checkpoint["seconds"],
+        model=halved(checkpoint["model"]),
+    )
+    new.mkdir(parents=True)
+    shutil.copy(folder / "config.json", new)
+    torch.save(small, new / "checkpoint.pt")
+    torch.save(halved(backbone), new / "backbone.pt")
+
+
+def main(argv=None):
+    flags = argparse.ArgumentParser(
+        prog="weights.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.add_argument("run", type=Path, help="folder of a finished run")
+    flags.add_argument("new", type=Path, help="a new folder")
+    args = flags.parse_args(argv)
+    copy_run(args.run, args.new)
+    size = sum(file.stat().st_size for file in args.new.iterdir())
+    print(f"{args.new}: {size / 1e6:.1f} MB")
+
+
+if __name__ == "__main__":
+    common.launch(main)
