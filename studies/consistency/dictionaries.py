@@ -21,6 +21,8 @@ dictionaries.json, in the run's folder, and "dictionaries" in its record have of
     dictionary_<name>_entries, _live_dims                   active per image; active on any image
     dictionary_<name>_cons, _adjusted, _f1, _best_f1        of the classes, in % (interpret.py)
     dictionary_<name>_top_<s>_entries, _adjusted, _best_f1  with the s strongest entries per image
+    dictionary_<name>_on_<p>_...                            with the p % of the images where each
+                                                            dimension is strongest: all the above
 s: powers of two below what is active per image, and "all". The strongest entries of a dense run are
 those of largest |z|, and +k and -k are two. Backgrounds have "background_" before cons, and so on.
 """
@@ -47,6 +49,7 @@ import sae  # noqa: E402
 SEEN = 500  # training images from which a random backbone's BatchNorm has its statistics
 FIRST_SEED = 1000  # of random backbones: no training begins at such weights
 OF_A_CURVE = "adjusted", "best_f1"
+RULES = {"on_1_": "top:0.01", "on_3_": "top:0.03"}  # prefix → what is active, with them
 COLUMNS = {"Cons.": "cons", "adj.": "adjusted", "F1": "f1", "best F1": "best_f1"}
 LABELS = {"": "class", "background_": "background"}
 
@@ -110,10 +113,14 @@ def curve(entries: interpret.Entries, levels: dict[str, int], labels) -> dict[st
 
 
 def measure(z, rule: str, halves: bool, levels: dict[str, int], labels) -> dict[str, float]:
-    """The numbers of codes z (N, K), which are active by a rule, and their curve."""
+    """The numbers of codes z (N, K), which are active by a rule; their curve; by RULES."""
     active = interpret.activate(z, rule, halves)
     entries = sizes_of(z, rule, halves)
-    return numbers_of(active, labels) | curve(entries, levels, labels)
+    numbers = numbers_of(active, labels) | curve(entries, levels, labels)
+    for prefix, rule_of_share in RULES.items():
+        strongest = interpret.activate(z, rule_of_share, halves)
+        numbers |= interpret.prefixed(prefix, numbers_of(strongest, labels))
+    return numbers
 
 
 # -------------------------------------------------------------------------------- the dictionaries

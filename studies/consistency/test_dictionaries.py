@@ -108,6 +108,19 @@ def test_levels_are_powers_of_two_below_what_is_active(active, levels):
     assert found["all"] == 9
 
 
+# ---------------------------------------------------------------- the strongest of each dimension
+def test_each_dimension_alone_on_its_strongest_images(labels, random_z):
+    unit = random_z / np.linalg.norm(random_z, axis=1, keepdims=True)
+    kept = np.zeros_like(unit)
+    for k in range(12):
+        strongest = unit[:, k].argsort()[-30:]
+        kept[strongest, k] = unit[strongest, k]
+    found = measured(unit, labels)
+    expected = measured(kept, labels)
+    for key in "entries", "adjusted", "best_f1":
+        assert found[f"on_3_{key}"] == pytest.approx(expected[key]), key
+
+
 # -------------------------------------------------------------------------------- the dictionaries
 @pytest.fixture(scope="module")
 def codes(runs, tmp_path_factory):
