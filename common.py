@@ -1135,8 +1135,36 @@ class Parser(argparse.ArgumentParser):
         if missing:
             older = f"an older version of {method}.py made it"
             raise BadInput(f"{source} does not say {min(missing)}: {older}")
-        names = {action.dest for action in self._actions} - self.OF_A_CALL
-        return {name: config[name] for name in names & config.keys()}
+        saved = {}
+        for action in self._actions:
+            name = action.dest
+            if name not in config or name in self.OF_A_CALL:
+                continue
+            value = config[name]
+            default = preset.get(name, action.default)
+            not_given = value is None and default is None
+            fits = not_given or can_give(action, value)
+            need(fits, f"{source}: its config.json says {name} is {value!r}, which no flag gives")
+            saved[name] = value
+        return saved
+
+
+def can_give(action: argparse.Action, value) -> bool:
+    """Whether a flag can give this value to its setting."""
+    if action.nargs == 0:  # a switch
+        return isinstance(value, bool)
+    values = [value]
+    if action.nargs == "+":
+        values = value
+    if not isinstance(values, list) or len(values) == 0:
+        return False
+    kind = action.type or str
+    try:
+        typed = [kind(str(each)) for each in values]
+    except (ValueError, argparse.ArgumentTypeError):
+        return False
+    allowed = action.choices or typed
+    return typed == values and all(each in allowed for each in typed)
 
 
 def check_device(device: str) -> None:
@@ -1194,6 +1222,8 @@ def replacing(path: Path):
             os.fsync(file.fileno())
         os.replace(tmp, path)
     except (OSError, RuntimeError) as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # which torch.save hides
+            raise error.__context__ from None
         if isinstance(error, OSError):
             reason = error.strerror
         else:
@@ -1214,21 +1244,19 @@ def write_json(path: Path, value: dict) -> None:
 def new_folder(path: str | Path, settings: dict, device: torch.device) -> Path:
     """An unused run folder with config.json: the settings, the commit, the machine."""
     path = Path(path)
+    config = path / "config.json"
+    need(not config.exists(), f"--out {path} is taken by another run; name a new folder")
     about = dict(
         commit=commit(),
         hardware=hardware(device),
         torch=torch.__version__,
         date=time.strftime("%Y-%m-%d"),
     )
-    text = json.dumps(settings | about, indent=1) + "\n"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        with open(path / "config.json", "x") as file:
-            file.write(text)
     except OSError as error:
-        reason = error.strerror
-        wish = "name a new folder"
-        raise BadInput(f"--out {path} is taken or cannot be written ({reason}); {wish}") from error
+        raise BadInput(f"--out {path} cannot be made ({error.strerror})") from error
+    write_json(config, settings | about)
     return path
 
 
@@ -1355,8 +1383,10 @@ class Run:
             model.load_state_dict(checkpoint["model"])
             if optimizer:
                 optimizer.load_state_dict(checkpoint["optimizer"])
-            self.seconds = self.saved_seconds = checkpoint["seconds"]
+            self.seconds = self.saved_seconds = float(checkpoint["seconds"])
             self.epochs = checkpoint["epochs"]
+            if not isinstance(self.epochs, int) or self.epochs < 1:
+                raise ValueError(f"epochs is {self.epochs!r}")
             return self.epochs
         except Exception as error:  # what a changed or foreign file may lack
             reason = f"{type(error).__name__}: {error}"
@@ -1365,8 +1395,15 @@ class Run:
     def truncate_log(self, epochs: int) -> None:
         """Keep the lines of so many epochs: what came after the checkpoint comes again."""
         path = self.folder / "metrics.jsonl"
-        lines = path.read_text().splitlines(keepends=True)
-        kept = "".join(lines[:epochs])
+        path.touch()  # a run that was killed at its very start has none
+        lines = path.read_text(errors="replace").splitlines(keepends=True)[:epochs]
+        found = []
+        with contextlib.suppress(ValueError, TypeError, KeyError):  # what is no record has none
+            for line in lines:
+                found.append(json.loads(line)["epoch"])
+        whole = found == list(range(1, epochs + 1))
+        need(whole, f"{path} lacks lines of epochs 1 to {epochs}: restore it, or begin a new run")
+        kept = "".join(lines)
         with replacing(path) as file:
             file.write(kept.encode())
 
@@ -1408,6 +1445,8 @@ class Run:
         line = dict(epoch=done, **means, lr=lr, images_per_s=rate)
         with open(self.folder / "metrics.jsonl", "a") as file:
             file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # checkpoint.pt is never ahead of it
 
         left = (epochs - done) * self.seconds / done
         shown = [f"epoch {done}/{epochs}", f"{left:.0f} s left", f"{rate:.0f} images/s"]

@@ -1135,7 +1135,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
 
 def read_npy(path: Path) -> dict[str, np.ndarray]:
     """The array of a .npy file, memory-mapped; nothing is written back to the file."""
-    return {"": np.load(path, mmap_mode="c", allow_pickle=False)}
+    array = np.load(path, mmap_mode="c", allow_pickle=False)
+    need(isinstance(array, np.ndarray), "it is an archive of arrays; name it .npz")
+    return {"": array}
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray | Entries]:
@@ -1155,6 +1157,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray | Entries]:
 def read_pt(path: Path) -> dict[str, np.ndarray]:
     """The tensors of a file of torch.save: one, or a dictionary of them."""
     mapped = zipfile.is_zipfile(path)  # files of old versions cannot be
+    if mapped:
+        damaged = zipfile.ZipFile(path).testzip()  # torch.load would not notice
+        need(damaged is None, f"{damaged} in it is damaged")
     saved = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     if not isinstance(saved, dict):
         saved = {"": saved}
@@ -1432,7 +1437,7 @@ def about_activity(a: Activations, rule: str) -> str:
     """What counts as active, in half a line."""
     if rule == "nonzero":
         share = 100 * len(a.images) / (a.N * a.K)
-        return f"active: {share:.2g} % of the entries, |z_k| > {ACTIVE:g} in rows of norm 1"
+        return f"active: {share:.3g} % of the entries, |z_k| > {ACTIVE:g} in rows of norm 1"
     share = share_of(rule)
     dimension = "dimension"
     if a.halves:
@@ -1597,6 +1602,9 @@ if __name__ == "__main__":
     sys.stdout.reconfigure(errors="replace")  # a terminal may lack a letter
     try:
         main()
+    except KeyboardInterrupt:
+        print("interpret.py: stopped before its end", file=sys.stderr)
+        sys.exit(130)
     except (BadInput, OSError, MemoryError) as error:
         hint = "out of memory: " if isinstance(error, MemoryError) else ""
         print(f"interpret.py: {hint}{' '.join(str(error).split())[:400]}", file=sys.stderr)

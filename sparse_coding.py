@@ -565,10 +565,17 @@ def remember(memory: Path, model: Model, data: Data, curves: dict) -> None:
 def recall(memory: Path, model: Model, data: Data) -> dict:
     """Go on from such a note; → the curves until then."""
     state = common.load_checkpoint(memory)
-    model.load_state_dict(state["model"])
-    for random, noted in zip(data.random, state["random"]):
-        random.set_state(noted)
-    return state["curves"]
+    try:
+        model.load_state_dict(state["model"])
+        for random, noted in zip(data.random, state["random"]):
+            random.set_state(noted)
+        shapes = {tuple(curve.shape) for curve in state["curves"].values()}
+        if shapes != {(len(MEASURED), len(data.M))}:
+            raise ValueError(f"its curves are of the shapes {shapes}")
+        return state["curves"]
+    except Exception as error:  # what a changed or foreign file may lack
+        reason = f"{type(error).__name__}: {error}"
+        raise common.BadInput(f"{memory} is damaged; delete it ({reason})") from error
 
 
 def check_finite(loss: Tensor, replicas: list[dict], epoch: int) -> None:
@@ -991,9 +998,9 @@ def main(argv=None):
     memory = folder / "memory"  # how far programs are; it is removed at the end
     if not args.resume:
         common.new_folder(folder, vars(args), device)
-        memory.mkdir()
-    elif not memory.exists():
+    elif (folder / "results.json").exists() and not memory.exists():
         raise common.BadInput(f"--resume {folder}: this run is complete")
+    memory.mkdir(exist_ok=True)
     print(f"sparse_coding on {common.hardware(device)}: {folder}")
 
     found, curves = [], {}

@@ -2953,6 +2953,31 @@ def test_a_file_cut_off_is_refused(tmp_path, suffix):
     assert "cannot be read" in refusal("interpret.py", path)
 
 
+def test_a_flipped_bit_in_a_pt_file_is_refused(tmp_path):
+    path = tmp_path / "flipped.pt"
+    write(path, trained_like())
+    damaged = bytearray(path.read_bytes())
+    damaged[len(damaged) // 2] ^= 1
+    path.write_bytes(damaged)
+    assert "in it is damaged" in refusal("interpret.py", path)
+
+
+def test_an_archive_that_is_named_npy_is_refused(tmp_path):
+    write(tmp_path / "e.npz", trained_like())
+    archive = (tmp_path / "e.npz").rename(tmp_path / "e.npy")
+    assert "it is an archive of arrays; name it .npz" in refusal("interpret.py", archive)
+
+
+def test_ctrl_c_ends_interpret_in_a_line(tmp_path, monkeypatch, capsys):
+    write(tmp_path / "e.npz", trained_like())
+    monkeypatch.setattr(sys, "argv", ["interpret.py", str(tmp_path / "e.npz")])
+    monkeypatch.setattr(np, "load", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(ROOT / "interpret.py"), run_name="__main__")
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "interpret.py: stopped before its end\n"
+
+
 WRONG_FLAGS = {
     "nowhere.npz": "nowhere.npz is not there",
     "names.txt": "give a run's folder or a file of",
@@ -4796,6 +4821,44 @@ def test_a_killed_run_ends_like_a_whole_one(landscape_run, tmp_path):
     run_program("sparse_coding.py --resume", run)
     for file in "results.json", "curves.npz":
         assert (run / file).read_bytes() == (whole / file).read_bytes(), file
+
+
+def test_a_run_killed_before_its_first_note_goes_on(tmp_path):
+    run_program("sparse_coding.py --experiment fig2 --epochs 2 --device cpu --out", tmp_path)
+    rows = (tmp_path / "results.json").read_bytes()
+    (tmp_path / "results.json").unlink()  # and the folder of notes is not there
+    run_program("sparse_coding.py --resume", tmp_path)
+    assert (tmp_path / "results.json").read_bytes() == rows
+
+
+NOTES = {
+    "weights": dict(model=9),
+    "one random state": dict(random=[torch.zeros(0, dtype=torch.uint8)]),
+    "no random state": dict(random=0),
+    "a short curve": dict(curves={0: torch.zeros(6, 3), 2: torch.zeros(17)}),
+    "no curves": dict(curves={}),
+}
+
+
+@pytest.mark.parametrize("change", NOTES.values(), ids=NOTES)
+def test_a_note_of_other_content_is_refused(tmp_path, change):
+    s = small_setting(epochs=2)
+    note = tmp_path / "note.pt"
+    sc.train(s, memory=note)
+    torch.save(common.load_checkpoint(note) | change, note)
+    with pytest.raises(common.BadInput, match="note.pt is damaged; delete it"):
+        sc.train(s, memory=note)
+
+
+BAD_CURVES = {"missing": {}, "of another length": {"fig2/SimCLR/lr_times_steps": np.zeros(4)}}
+
+
+@pytest.mark.parametrize("curve", BAD_CURVES.values(), ids=BAD_CURVES)
+def test_curves_that_do_not_fit_are_refused(tmp_path, curve):
+    pytest.importorskip("matplotlib")
+    curves = {"fig2/SimCLR/min": np.ones((3, 2)), "fig2/SimCLR/loss": np.ones((3, 2))}
+    np.savez(tmp_path / "curves.npz", **curves, **curve)
+    assert "curves.npz is damaged" in refusal("look.py", tmp_path)
 
 
 def planned(*flags):
@@ -6936,6 +6999,115 @@ def test_what_interrupts_a_writing_leaves_no_trace(tmp_path):
     with pytest.raises(KeyboardInterrupt), common.replacing(tmp_path / "file"):
         raise KeyboardInterrupt
     assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_while_weights_are_written_stays_ctrl_c(tmp_path):
+    file = mock.Mock()
+    in_the_second = [None, KeyboardInterrupt]
+    file.write.side_effect = itertools.chain(in_the_second, itertools.repeat(None))
+    with pytest.raises(KeyboardInterrupt), common.replacing(tmp_path / "checkpoint.pt"):
+        torch.save(torch.zeros(9), file)  # alone it raises RuntimeError
+
+
+def test_a_full_disk_leaves_no_half_settings(tmp_path):
+    (tmp_path / "config.json.tmp").symlink_to("/dev/full")
+    with pytest.raises(common.BadInput, match="No space left"):
+        common.new_folder(tmp_path, {}, torch.device("cpu"))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def copied(runs, tmp_path):
+    """A copy of a finished run, to be damaged."""
+    return shutil.copytree(runs / "ncl", tmp_path / "ncl")
+
+
+def test_a_run_killed_before_it_has_a_log_goes_on(copied):
+    (copied / "metrics.jsonl").unlink()
+    (copied / "checkpoint.pt").unlink()
+    run_program("ncl.py --resume", copied)
+    assert [line.get("epoch") for line in records(copied)] == [1, 2, 3, None]
+
+
+BAD_LOGS = {
+    "deleted": None,
+    "empty": b"",
+    "binary": b"\x89PNG\r\n\xff",
+    "a line short": b'{"epoch": 1}\n{"epoch": 2}\n',
+    "another first epoch": b'{"epoch": 2}\n{"epoch": 3}\n{"epoch": 4}\n',
+    "lists": b"[1]\n[2]\n[3]\n",
+}
+
+
+@pytest.mark.parametrize("log", BAD_LOGS.values(), ids=BAD_LOGS)
+def test_a_log_without_its_epochs_is_refused(copied, log):
+    (copied / "metrics.jsonl").unlink()
+    if log is not None:
+        (copied / "metrics.jsonl").write_bytes(log)
+    assert "lacks lines of epochs 1 to 3" in refusal("ncl.py --resume", copied)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [dict(epochs="two"), dict(epochs=0.5), dict(epochs=-1), dict(seconds=[])],
+    ids=["words", "half an epoch", "no epoch", "a list"],
+)
+def test_a_checkpoint_of_other_types_is_refused(copied, change):
+    path = copied / "checkpoint.pt"
+    torch.save(common.load_checkpoint(path) | change, path)
+    assert "does not fit these settings" in refusal("ncl.py --resume", copied)
+
+
+BAD_SETTINGS = {
+    "a list": dict(data_root=[]),
+    "a list of one": dict(batch_size=[1]),
+    "no whole number": dict(head_hidden=0.5),
+    "a switch": dict(warmup=True),
+    "not finite": dict(lr=math.nan),
+    "out of range": dict(epochs=0),
+    "no choice": dict(arch="resnet9"),
+    "nothing": dict(seed=None),
+}
+
+
+@pytest.mark.parametrize("change", BAD_SETTINGS.values(), ids=BAD_SETTINGS)
+def test_a_setting_that_no_flag_gives_is_refused(copied, change):
+    path = copied / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    (name,) = change
+    message = refusal("ncl.py --resume", copied)
+    assert f"its config.json says {name} is " in message
+    assert message.endswith(", which no flag gives\n")
+
+
+@pytest.mark.parametrize(
+    "name, value, gives",
+    [
+        ("paper", True, True),
+        ("paper", 1, False),
+        ("experiment", ["fig1", "fig2"], True),
+        ("experiment", "fig1", False),
+        ("experiment", ["fig99"], False),
+        ("lr", [0.5, 1], True),
+        ("lr", 0.5, False),
+        ("lr", [], False),
+    ],
+)
+def test_switches_and_lists_of_values_are_checked(name, value, gives):
+    for action in sc.parser()._actions:
+        if action.dest == name:
+            assert common.can_give(action, value) == gives
+
+
+def test_a_log_is_on_the_disk_before_its_checkpoint(tiny, tmp_path, monkeypatch):
+    written = []
+
+    def note(descriptor):
+        written.append(Path(f"/proc/self/fd/{descriptor}").resolve().name)
+
+    monkeypatch.setattr(os, "fsync", note)
+    run_program(f"ncl.py {tiny} --epochs 1 --out", tmp_path / "run")
+    assert written[:3] == ["config.json.tmp", "metrics.jsonl", "checkpoint.pt.tmp"]
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, monkeypatch, capsys):

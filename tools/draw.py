@@ -229,7 +229,12 @@ def landscapes(folders: list[Path]) -> None:
             reason = f"{type(error).__name__}: {error}"
             text = f"{folder / 'curves.npz'} cannot be read ({reason})"
             raise common.BadInput(text) from error
-        landscape(folder, curves)
+        try:
+            landscape(folder, curves)
+        except (LookupError, ValueError) as error:  # a curve is missing, or of another length
+            reason = f"{type(error).__name__}: {error}"
+            text = f"{folder / 'curves.npz'} is damaged ({reason})"
+            raise common.BadInput(text) from error
 
 
 def landscape(folder: Path, curves: dict[str, np.ndarray]) -> None:

@@ -1,0 +1,132 @@
+"""A program of this repository in a forked process, because importing torch anew takes seconds.
+
+What runs there is the file itself, as `python <file>` would run it: its errors and exit codes are
+those that a user sees.
+"""
+
+import argparse
+import dataclasses
+import multiprocessing
+import os
+import runpy
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch._dynamo  # an optimizer imports it at its first use
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
+import common  # noqa: E402
+import shapes  # noqa: E402
+
+METHODS = ["simclr", "ncl", "bayesncl", "sparsehead", "simsiam", "nce", "mmncl", "lpjepa"]
+NETWORK = "--preset shapes --arch resnet8 --image-size 16 --batch-size 32"
+SMALL = f"--dataset small --data-root . {NETWORK} --checkpoint-every 1 --device cpu"
+EPOCHS = 6
+COMMANDS = {f"{name}.py": f"{name}.py {SMALL} --epochs {EPOCHS}" for name in METHODS}
+COMMANDS["sae.py"] = f"sae.py of --batch-size 32 --epochs {EPOCHS} --checkpoint-every 1"
+COMMANDS["sparse_coding.py"] = "sparse_coding.py --experiment fig2 fig4 --epochs 25 --device cpu"
+FORK = multiprocessing.get_context("fork")
+
+
+@dataclasses.dataclass
+class Ending:
+    """How a program ended.
+
+    code: its exit code; negative where a signal ended it, None where it was stopped at the limit
+    out, err: what it printed on standard output and on standard error
+    """
+
+    code: int | None
+    out: str
+    err: str
+    seconds: float
+
+
+def run_file(command: str, folder: Path, before) -> None:
+    """Run a program in this process, in the folder; what it prints goes to out.txt and err.txt."""
+    os.chdir(folder)
+    sys.stdout = open("out.txt", "w")
+    sys.stderr = open("err.txt", "w")
+    sys.argv = command.split()
+    if before:
+        before()
+    runpy.run_path(str(ROOT / sys.argv[0]), run_name="__main__")
+
+
+def start(command: str, folder: Path, before=None):
+    """Start a command line in a forked process of its own, which is returned.
+
+    before: a function that this process calls first
+    """
+    torch.set_num_threads(1)  # further threads would not be there behind the fork
+    process = FORK.Process(target=run_file, args=[command, folder, before])
+    process.start()
+    return process
+
+
+def run(command: str, folder: Path, limit=60.0, before=None) -> Ending:
+    """Run a command line to its end, or for `limit` seconds."""
+    began = time.monotonic()
+    process = start(command, folder, before)
+    process.join(limit)
+    seconds = time.monotonic() - began
+    code = process.exitcode
+    if code is None:
+        process.kill()
+        process.join()
+    out = (folder / "out.txt").read_text(errors="replace")
+    err = (folder / "err.txt").read_text(errors="replace")
+    return Ending(code, out, err, seconds)
+
+
+def must(command: str, folder: Path, before=None) -> Ending:
+    """Run a command line that has to succeed; BadInput where it does not."""
+    ending = run(command, folder, 600, before)
+    if ending.code != 0:
+        raise common.BadInput(f"{command}: exit code {ending.code}: {ending.err}")
+    return ending
+
+
+def write_data(folder: Path) -> None:
+    """What COMMANDS need: small.npz, 128 training and 60 test images of the built-in data.
+
+    And `of`, a run whose features sae.py reads.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "small.npz", **shapes.draw(128, 60))
+    must(f"simclr.py {SMALL} --epochs 1 --out of", folder)
+
+
+def note_always() -> None:
+    """Have sparse_coding.py note how far it is at every measurement, not every thirty seconds."""
+    clock = time.perf_counter
+
+    def fast():
+        return 10_000 * clock()
+
+    time.perf_counter = fast
+
+
+# -------------------------------------------------------------------------- programs of this folder
+def parser(name: str, doc: str) -> argparse.ArgumentParser:
+    """The flags that each program here has."""
+    raw = argparse.RawDescriptionHelpFormatter
+    flags = argparse.ArgumentParser(prog=name, description=doc, formatter_class=raw)
+    flags.add_argument("--seed", type=int, default=1, help="of what is drawn (default: 1)")
+    flags.add_argument("--write", type=Path, metavar="FILE", help="the result goes there too")
+    return flags
+
+
+def tell(file: Path | None, title: str, text: str) -> None:
+    """Print a result under the command, the commit, the machine and the date; write it to file."""
+    where = f"{common.hardware(torch.device('cpu'))}, torch {torch.__version__}"
+    date = time.strftime("%Y-%m-%d")
+    command = " ".join(["python", *sys.argv])
+    result = f"# {title}, {date}, commit {common.commit()}, {where}\n$ {command}\n{text}\n"
+    print(result, end="")
+    if file:
+        file.write_text(result)
