@@ -11,7 +11,7 @@ A line is a run, and has, of these, what the run left:
     dimensions   what from_dimensions() says of the numbers of all dimensions
     finetune, robustness, selection, words     what the programs of tools/ measured
     stability    what sparsity/sparsity.py measured
-    dictionaries what consistency/dictionaries.py measured
+    dictionaries what dictionaries/dictionaries.py measured
 
 Of some runs a question keeps more, because a picture shows it: dimensions.csv (a line a dimension),
 curves.csv (a line an epoch) and <run>.npz (the curves of sparse_coding.py).

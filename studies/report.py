@@ -42,6 +42,7 @@ COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the n
     "above chance": "{cons-cons_by_chance:.1f}",
     "weighted": "{cons_weighted:.1f}",
     "adj.": "{adjusted:.1f}",
+    "best F1": "{best_f1:.1f}",
     "Cons. of background": "{background_cons:.1f}",
     "bits": "{bits:.3f}",
     "H_s": "{entropy:.2f}",
@@ -103,25 +104,31 @@ for m in (32, 64, 128):
     COLUMNS[f"P@10, {m} − random"] = f"{{p_at_10_top_{m}-p_at_10_random_{m}:.1f}}"
     COLUMNS[f"LP@1, {m} − random"] = f"{{lp1_top_{m}-lp1_random_{m}:.1f}}"
 
-# Dictionaries in the place of a run's dimensions, of consistency/dictionaries.py.
+# Dictionaries in the place of a run's dimensions, of dictionaries/dictionaries.py.
 DICTIONARIES = {
     "trained": "trained",
     "untrained": "untrained",
+    "rotated": "rotated",
     "SimCLR's h": "simclr",
     "random backbone": "random_backbone",
     "autoencoder": "sae",
 }
 MEASURES = {"Cons.": "cons", "adj.": "adjusted", "F1": "f1", "best F1": "best_f1"}
+MEASURES["full adj."] = "full_adjusted"  # with the 1 % or 3 % alone
 LABELS = {"": "", "background ": "background_"}
-for of_label, prefix in LABELS.items():
-    for measure, key in MEASURES.items():
-        trained = f"dictionary_trained_{prefix}{key}"
-        for heading, name in DICTIONARIES.items():
-            other = f"dictionary_{name}_{prefix}{key}"
-            COLUMNS[f"{of_label}{measure}, {heading}"] = f"{{{other}:.1f}}"
-            COLUMNS[f"{of_label}{measure}, trained − {heading}"] = f"{{{trained}-{other}:.1f}}"
-for heading, name in DICTIONARIES.items():
-    COLUMNS[f"active, {heading}"] = f"{{dictionary_{name}_entries:.1f}}"
+# Each dimension on all its images, or on the 1 % or 3 % where it is strongest.
+STRONGEST = {"": "", ", 1 %": "on_1_", ", 3 %": "on_3_"}
+for of_share, on in STRONGEST.items():
+    for heading, name in DICTIONARIES.items():
+        COLUMNS[f"active, {heading}{of_share}"] = f"{{dictionary_{name}_{on}entries:.1f}}"
+        for of_label, prefix in LABELS.items():
+            for measure, key in MEASURES.items():
+                trained = f"dictionary_trained_{on}{prefix}{key}"
+                other = f"dictionary_{name}_{on}{prefix}{key}"
+                column = f"{of_label}{measure}"
+                less = f"{{{trained}-{other}:.1f}}"
+                COLUMNS[f"{column}, {heading}{of_share}"] = f"{{{other}:.1f}}"
+                COLUMNS[f"{column}, trained − {heading}{of_share}"] = less
 
 LINK = re.compile(r"\[[^]]*\]\(([^()#]*records\.jsonl)#([^()]+)\)")  # to a record: file, run
 # A run, and its seeds where it names them.

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import report  # noqa: E402
 from records import ROOT, STUDIES, common  # noqa: E402
 
-# Where → the runs of A and of B, each <question>#<run>. On CIFAR-100 BayesNCL, and the NCL that it
-# is compared with, have the papers' recipe.
+# Where → the runs of A and of B, each <question>#<run>. On CIFAR BayesNCL, and the NCL that it is
+# compared with, have the papers' recipe.
 NCL_AND_SIMCLR = {
     "built-in": ("ncl#shapes-ncl", "ncl#shapes-simclr"),
     "CIFAR-10": ("ncl#cifar10-cpu-ncl", "ncl#cifar10-cpu-simclr"),
@@ -25,7 +25,10 @@ NCL_AND_SIMCLR = {
 }
 BAYESNCL_AND_NCL = {
     "built-in": ("bayesncl#shapes-bayesncl", "ncl#shapes-ncl"),
-    "CIFAR-10": ("bayesncl#cifar10-cpu-bayesncl", "ncl#cifar10-cpu-ncl"),
+    "CIFAR-10": (
+        "dictionaries#claims-cifar10-bayesncl-lars",
+        "dictionaries#claims-cifar10-ncl-lars",
+    ),
     "CIFAR-100": ("cifar100#cifar100-cpu-bayesncl-lars", "cifar100#cifar100-cpu-ncl-lars"),
 }
 NCE_AND_CE = {

@@ -1,11 +1,12 @@
 """How much of a class consistency have the dimensions learnt, and how much has any sparse code?
 
-    python studies/consistency/dictionaries.py runs/<run> [--simclr runs/<run>] [--sae runs/<run>]
+    python studies/dictionaries/dictionaries.py runs/<run> [--simclr runs/<run>] [--sae runs/<run>]
 
 It measures a finished run on its test images, and other dictionaries in its place:
 
     trained            the run's own dimensions
     untrained          random directions of its features h, as interpret.py has them
+    rotated            random directions of its embedding z: other axes of the same space
     simclr             random directions of the features of a run of simclr.py
     random_backbone    random directions of the features of a network that has learnt nothing
     sae                the units of a run of sae.py, a dictionary trained on the run's features
@@ -23,6 +24,7 @@ dictionaries.json, in the run's folder, and "dictionaries" in its record have of
     dictionary_<name>_top_<s>_entries, _adjusted, _best_f1  with the s strongest entries per image
     dictionary_<name>_on_<p>_...                            with the p % of the images where each
                                                             dimension is strongest: all the above
+    dictionary_<name>_on_<p>_full_dims, _full_adjusted      of dimensions with so many images alone
 s: powers of two below what is active per image, and "all". The strongest entries of a dense run are
 those of largest |z|, and +k and -k are two. Backgrounds have "background_" before cons, and so on.
 """
@@ -64,6 +66,16 @@ def numbers_of(a: interpret.Activations, labels: dict[str, interpret.Truth]) -> 
         found = interpret.label_numbers(a, label.y, columns)
         for key in COLUMNS.values():
             numbers[prefix + key] = found[key]
+    return numbers
+
+
+def of_full(a: interpret.Activations, rule: str, labels: dict[str, interpret.Truth]) -> dict:
+    """How many dimensions have all images that a rule "top:<share>" allows; their adj., in %."""
+    full = a.n == interpret.count_of(interpret.share_of(rule), a.N)
+    numbers = {"full_dims": int(full.sum())}
+    for prefix, label in labels.items():
+        adjusted = interpret.of_label(a, label.y, label.chance)["adjusted"]
+        numbers[f"{prefix}full_adjusted"] = interpret.mean(100 * adjusted[full])
     return numbers
 
 
@@ -119,7 +131,8 @@ def measure(z, rule: str, halves: bool, levels: dict[str, int], labels) -> dict[
     numbers = numbers_of(active, labels) | curve(entries, levels, labels)
     for prefix, rule_of_share in RULES.items():
         strongest = interpret.activate(z, rule_of_share, halves)
-        numbers |= interpret.prefixed(prefix, numbers_of(strongest, labels))
+        of_share = numbers_of(strongest, labels) | of_full(strongest, rule_of_share, labels)
+        numbers |= interpret.prefixed(prefix, of_share)
     return numbers
 
 
@@ -182,7 +195,10 @@ def dictionaries(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, 
     """
     own = interpret.read_embedding(folder)
     common.need(own.labels, f"{folder} has no labels, so no dimension can agree with them")
-    sources = {"untrained": [own.judge] * interpret.DRAWS}
+    sources = {
+        "untrained": [own.judge] * interpret.DRAWS,
+        "rotated": [own.z] * interpret.DRAWS,
+    }
     if args.simclr:
         sources["simclr"] = [read_other(args.simclr, own).judge] * interpret.DRAWS
     codes = None

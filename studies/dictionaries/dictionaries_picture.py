@@ -1,6 +1,6 @@
 """How consistent are trained and untrained dictionaries at equal sparsity? The records' picture.
 
-    python studies/consistency/dictionaries_picture.py      assets/dictionaries.png, with matplotlib
+    python studies/dictionaries/dictionaries_picture.py     assets/dictionaries.png, with matplotlib
 
 adj. and best F1 over the active entries per image, of each image's 1, 2, 4, … strongest entries:
 the mean over seeds and its 95 % t-interval. Untrained: random directions of the same run's features
@@ -30,7 +30,7 @@ PANELS = {"adjusted": "adj., %", "best_f1": "best F1 a class, %"}
 
 def on_record() -> dict[str, dict[str, list[dict]]]:
     """Row of the picture → method → the numbers of its seeds; BadInput where there is nothing."""
-    file = records.file_of("consistency")
+    file = records.file_of("dictionaries")
     rows = {}
     for title, (first_words, _) in ROWS.items():
         of_methods = {}

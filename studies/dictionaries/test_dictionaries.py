@@ -121,6 +121,16 @@ def test_each_dimension_alone_on_its_strongest_images(labels, random_z):
         assert found[f"on_3_{key}"] == pytest.approx(expected[key]), key
 
 
+def test_dimensions_with_fewer_images_are_left_out(labels):
+    z = np.zeros((1000, 2))
+    z[Y == 3, 0] = 1  # a hundred images of one class
+    z[:20, 1] = 1  # twenty, two of each class
+    found = measured(z, labels)
+    assert found["on_3_full_dims"] == 1
+    assert found["on_3_full_adjusted"] == pytest.approx(100)
+    assert found["on_3_adjusted"] < 60
+
+
 # -------------------------------------------------------------------------------- the dictionaries
 @pytest.fixture(scope="module")
 def codes(runs, tmp_path_factory):
@@ -166,7 +176,7 @@ def test_numbers_are_those_of_the_final_record(method, key):
     assert found["untrained"][key] == pytest.approx(final[f"untrained_{key}"])
 
 
-@pytest.mark.parametrize("control", ["untrained", "simclr", "random_backbone"])
+@pytest.mark.parametrize("control", ["untrained", "rotated", "simclr", "random_backbone"])
 def test_controls_are_as_active_as_the_run(of_ncl, of_simclr, control):
     assert of_ncl[control]["entries"] == round(of_ncl["trained"]["entries"])
     halves = 512 * 1 / 100  # 512 half-dimensions, each on 1 of 100 images
@@ -183,7 +193,8 @@ def test_an_autoencoder_is_as_active_as_it_says(of_ncl):
 
 
 def test_each_dictionary_is_another(of_ncl):
-    assert list(of_ncl) == ["trained", "untrained", "simclr", "random_backbone", "sae"]
+    names = ["trained", "untrained", "rotated", "simclr", "random_backbone", "sae"]
+    assert list(of_ncl) == names
     values = {found["background_adjusted"] for found in of_ncl.values()}
     assert len(values) == len(of_ncl)
 
@@ -232,7 +243,7 @@ def test_each_draw_has_another_backbone(runs):
 def studies(tmp_path, monkeypatch):
     """Where records.py looks for records: none so far."""
     monkeypatch.setattr(records, "STUDIES", tmp_path / "studies")
-    (tmp_path / "studies" / "consistency").mkdir(parents=True)
+    (tmp_path / "studies" / "dictionaries").mkdir(parents=True)
     return tmp_path / "studies"
 
 
@@ -243,7 +254,7 @@ def own_run(runs, tmp_path):
 
 
 def test_numbers_are_left_in_the_folder_and_on_record(studies, own_run, capsys):
-    file = records.file_of("consistency")
+    file = records.file_of("dictionaries")
     records.put(file, dict(run="mine", seed=3, final={}))
     run_program("dictionaries.py", own_run)
     left = json.loads((own_run / "dictionaries.json").read_text())
@@ -294,7 +305,7 @@ def leave_record(run, seed, trained):
                 for key in dictionaries.OF_A_CURVE:
                     found[start + prefix + key] = value * times
     record = dict(run=run, seed=seed, final={}, dictionaries=found)
-    records.put(records.file_of("consistency"), record)
+    records.put(records.file_of("dictionaries"), record)
 
 
 @pytest.fixture
@@ -302,7 +313,7 @@ def on_record(studies):
     for seed, value in (1, 6.0), (2, 8.0), (3, 10.0):
         leave_record("claims-shapes-ncl", seed, value)
     leave_record("claims-cifar10-simclr", 1, 4.0)
-    records.put(records.file_of("consistency"), dict(run="claims-cifar10-ncl", seed=1, final={}))
+    records.put(records.file_of("dictionaries"), dict(run="claims-cifar10-ncl", seed=1, final={}))
 
 
 def test_rows_are_the_data_on_record(on_record):
