@@ -137,7 +137,7 @@ NUMBER = re.compile(r"\{([\w.-]+):([^}]+)\}")  # {key:format}
 # Student's t of 97.5 %, with 1, 2, … degrees of freedom.
 T = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160]
 T += [2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060]
-MINUS_ZERO = re.compile(r"[+-](0(\.0+)?)(?![\d.])")
+MINUS_ZERO = re.compile(r"[+−](0(\.0+)?)(?![\d.])")
 TABLE = re.compile(r"((?:^\|.*\|\n){2,})", re.M)
 
 
@@ -237,12 +237,19 @@ def values_of(key: str, label: str, linked: list[dict]) -> list[float]:
     return values
 
 
+def written(text: str) -> str:
+    """A formatted number as the pages have it: with a minus sign and a space before %."""
+    if text.startswith("-"):
+        text = "−" + text[1:]
+    return text.replace("%", " %")
+
+
 def mean_and_spread(values: list[float], form: str) -> str:
     """The mean over seeds, with three or more ± their standard deviation."""
     text = f"{np.mean(values):{form}}"
     if len(values) > 2:
         text += f" ± {np.std(values, ddof=1):{form}}"
-    return text.replace("%", " %")
+    return written(text)
 
 
 def interval(differences: list[float]) -> float:
@@ -260,7 +267,7 @@ def mean_and_interval(differences: list[float], form: str) -> str:
     text = f"{np.mean(differences):+{form}}"
     if len(differences) > 1:
         text += f" ± {interval(differences):{form}}"
-    return text.replace("%", " %")
+    return written(text)
 
 
 def image_cell(folder: Path, label: str, template: str, wanted: str = "") -> str | None:

@@ -126,7 +126,7 @@ def test_there_is_no_minus_zero(studies):
     assert cell(studies, "b − a", "{lp1:.0f} {open:.1f}", "1") == "0 0.0"
     put(record_of("c", 1, lp1=-0.04))
     assert cell(studies, "c", "{lp1:.1f}") == "0.0"
-    assert cell(studies, "c", "{lp1:.2f}") == "-0.04"
+    assert cell(studies, "c", "{lp1:.2f}") == "−0.04"  # a minus sign
 
 
 @pytest.mark.parametrize(
