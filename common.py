@@ -1351,8 +1351,8 @@ class Run:
             return model
         if self.device.type == "cuda":
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        # static_graph: some weights get no gradient. broadcast_buffers: BatchNorm's running statistics
-        # stay each process's own, and rank 0 saves its own; torch 2.11 cannot share them here.
+        # static_graph: some weights get no gradient. broadcast_buffers: BatchNorm's statistics stay
+        # each process's own, and rank 0 saves its own; torch 2.11 cannot share them here.
         return nn.parallel.DistributedDataParallel(
             model, static_graph=True, broadcast_buffers=False
         )
