@@ -4,14 +4,18 @@ import json
 import os
 import shutil
 
-import compare
-import damage
-import faults
-import forked
-import mutations
 import numpy as np
 import pytest
 import torch
+
+if not hasattr(os, "fork"):
+    pytest.skip("programs are tried in forked processes", allow_module_level=True)
+
+import compare  # noqa: E402
+import damage  # noqa: E402
+import faults  # noqa: E402
+import forked  # noqa: E402
+import mutations  # noqa: E402
 
 
 # ---------------------------------------------------------------------------------- the comparison
