@@ -96,7 +96,7 @@ def sae_loss(sae, x, dead, weight):
         z = top_k(a, sae.k)
     e = x - sae.decode(z)  # (N, d)
     unexplained = e.square().sum(1).mean()
-    # Asking whether any unit is dead saves a CPU a quarter of a step. A GPU would wait.
+    # A CPU asks whether any unit is dead, and may spare the second term. A GPU would wait.
     if common.on_cpu(x) and not dead.any():
         return unexplained, unexplained, z
     loss = unexplained + weight * revival_loss(e.detach(), a, dead, sae.W_dec)

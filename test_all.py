@@ -7095,9 +7095,8 @@ def test_a_setting_that_no_flag_gives_is_refused(copied, change):
     ],
 )
 def test_switches_and_lists_of_values_are_checked(name, value, gives):
-    for action in sc.parser()._actions:
-        if action.dest == name:
-            assert common.can_give(action, value) == gives
+    actions = {action.dest: action for action in sc.parser()._actions}
+    assert common.can_give(actions[name], value) == gives
 
 
 def test_a_log_is_on_the_disk_before_its_checkpoint(tiny, tmp_path, monkeypatch):

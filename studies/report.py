@@ -113,8 +113,13 @@ DICTIONARIES = {
     "random backbone": "random_backbone",
     "autoencoder": "sae",
 }
-MEASURES = {"Cons.": "cons", "adj.": "adjusted", "F1": "f1", "best F1": "best_f1"}
-MEASURES["full adj."] = "full_adjusted"  # with the 1 % or 3 % alone
+MEASURES = {
+    "Cons.": "cons",
+    "adj.": "adjusted",
+    "F1": "f1",
+    "best F1": "best_f1",
+    "full adj.": "full_adjusted",  # with ", 1 %" or ", 3 %"
+}
 LABELS = {"": "", "background ": "background_"}
 # Each dimension on all its images, or on the 1 % or 3 % where it is strongest.
 STRONGEST = {"": "", ", 1 %": "on_1_", ", 3 %": "on_3_"}

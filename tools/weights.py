@@ -30,7 +30,7 @@ def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def copy_run(folder: Path, new: Path) -> None:
-    """Write the copy of a finished run into a new folder; BadInput where one of them is not so."""
+    """Write the copy into `new`; BadInput where the run has not finished, or `new` exists."""
     common.load_run(folder)  # is it a finished run?
     common.need(not new.exists(), f"{new} is there already; name a new folder")
     checkpoint = common.load_checkpoint(folder / "checkpoint.pt")

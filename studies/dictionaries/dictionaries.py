@@ -51,7 +51,7 @@ import sae  # noqa: E402
 SEEN = 500  # training images from which a random backbone's BatchNorm has its statistics
 FIRST_SEED = 1000  # of random backbones: no training begins at such weights
 OF_A_CURVE = "adjusted", "best_f1"
-RULES = {"on_1_": "top:0.01", "on_3_": "top:0.03"}  # prefix → what is active, with them
+RULES = {"on_1_": "top:0.01", "on_3_": "top:0.03"}  # prefix of numbers → what is active in them
 COLUMNS = {"Cons.": "cons", "adj.": "adjusted", "F1": "f1", "best F1": "best_f1"}
 LABELS = {"": "class", "background_": "background"}
 

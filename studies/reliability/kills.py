@@ -30,14 +30,17 @@ def moment(folder: Path) -> str:
     memory = folder / "memory"  # of sparse_coding.py, until it ends
     checkpoint = folder / "checkpoint.pt"
     if memory.exists():
-        begun = any(memory.iterdir())
-        return MOMENTS[1] if begun else MOMENTS[0]
+        if any(memory.iterdir()):
+            return MOMENTS[1]
+        return MOMENTS[0]
     if (folder / "results.json").exists():
         return MOMENTS[2]
     if not checkpoint.exists():
         return MOMENTS[0]
     done = common.load_checkpoint(checkpoint)["epochs"]
-    return MOMENTS[1] if done < EPOCHS else MOMENTS[2]
+    if done < EPOCHS:
+        return MOMENTS[1]
+    return MOMENTS[2]
 
 
 def killed_run(program: str, root: Path, folder: str, most: int, longest: float, draw):
