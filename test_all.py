@@ -7468,8 +7468,9 @@ def test_many_commands_are_documented():
 
 # ---------------------------------------------------------------------------------------- the pages
 PAGES = {}  # a page: its text
-for page in [*ROOT.glob("*.md"), *ROOT.glob("tools/*.md"), *ROOT.glob("studies/**/*.md")]:
-    PAGES[str(page.relative_to(ROOT))] = page.read_text(encoding="utf-8")
+for folder in ("*.md", "tools/*.md", "weights/*.md", "studies/**/*.md"):
+    for page in ROOT.glob(folder):
+        PAGES[str(page.relative_to(ROOT))] = page.read_text(encoding="utf-8")
 
 
 def anchors(text):
