@@ -20,7 +20,7 @@ code" is github ashwinipokle/contrastive_landscape. The theorems are in studies/
 
     python sparse_coding.py                                Table 1 and Figures 1 to 7, fast setting
     python sparse_coding.py --paper --experiment table1    Table 1, the paper's exact setting
-    python sparse_coding.py --experiment alignment budget variants --seeds 5    our own questions
+    python sparse_coding.py --experiment alignment budget variants masks --seeds 5    our questions
     python sparse_coding.py --experiment custom --method noncl --lr 0.1 1       your own setting
 
 Where the text leaves a choice, or text, code and this file differ:
@@ -655,6 +655,7 @@ ALIGNED = WARM | dict(warm_columns="aligned")
 ROWS = dict(normalise="rows")
 LONG = LEVELS | dict(lr=2.0, batch_size=128)  # to learning rate × steps 4000
 BINARY = LEVELS | dict(activation="relu", latents="zero-one")
+DEPENDENT = LEVELS | dict(masks="dependent")  # what one view lacks, the other has
 EQ6 = FIG7 | ROWS | dict(warm=1.25, similarity="product", batch_norm="no")
 
 # What the paper reports of a max-cosine: a number, perhaps for each Pr or c; high, low or falls.
@@ -725,6 +726,12 @@ EXPERIMENTS = {
         ("non-contrastive, ReLU, {0, 1}", NONCL | BINARY, OURS),
         ("Fig. 7 by Eq. (6), b trained", EQ6, OURS),
         ("Fig. 7 by Eq. (6), b = 0.2", EQ6 | dict(bias=0.2, train_bias="no"), OURS),
+    ],
+    "masks": [
+        ("SimCLR, independent masks", SIMCLR | LEVELS, OURS),
+        ("SimCLR, dependent masks", SIMCLR | DEPENDENT, OURS),
+        ("SimSiam, independent masks", SIMSIAM | LEVELS, OURS),
+        ("SimSiam, dependent masks", SIMSIAM | DEPENDENT, OURS),
     ],
     "custom": [("custom", {}, OURS)],
 }
@@ -883,7 +890,7 @@ def parser() -> common.Parser:
         choices=[*EXPERIMENTS, "all"],
         metavar="NAME",
         default=usual,
-        help="table1, fig1 … fig7 (by default), alignment, budget, variants, custom, all",
+        help="table1, fig1 … fig7 (by default), alignment, budget, variants, masks, custom, all",
     )
     flags.add_argument(
         "--paper",

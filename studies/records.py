@@ -59,7 +59,12 @@ WITH_DIMENSIONS = {
 }
 WITH_CURVES = {
     "simsiam": ["shapes-simsiam-no-stop-grad", "simsiam-16px-simsiam-no-stop-grad"],
-    "landscape": ["landscape-findings", "landscape-findings-iid", "landscape-paper-figures"],
+    "landscape": [
+        "landscape-findings",
+        "landscape-findings-iid",
+        "landscape-masks",
+        "landscape-paper-figures",
+    ],
 }
 # Data set, a run's first word → its classes, of equal size, and its test images.
 TEST_SETS = {"shapes": (10, 1000), "cifar10": (10, 10_000), "cifar100": (100, 10_000)}
