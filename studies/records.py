@@ -62,7 +62,9 @@ WITH_CURVES = {
     "landscape": [
         "landscape-findings",
         "landscape-findings-iid",
+        "landscape-fig4",
         "landscape-masks",
+        "landscape-paper-fig4",
         "landscape-paper-figures",
     ],
 }
