@@ -5249,7 +5249,7 @@ def damaged(runs, tmp_path):
 
     def make(change):
         folder = shutil.copytree(runs / "simclr", tmp_path / "damaged")
-        weights = torch.load(folder / "backbone.pt")
+        weights = torch.load(folder / "backbone.pt", weights_only=True)
         torch.save({name: change(w) for name, w in weights.items()}, folder / "backbone.pt")
         return folder
 
@@ -7197,8 +7197,8 @@ def test_two_processes_leave_one_record(one_and_two):
 
 
 def test_processes_draw_views_of_their_own(one_and_two):
-    first = torch.load(one_and_two / "2-0.pt")
-    second = torch.load(one_and_two / "2-1.pt")
+    first = torch.load(one_and_two / "2-0.pt", weights_only=True)
+    second = torch.load(one_and_two / "2-1.pt", weights_only=True)
     assert not torch.equal(first, second)
 
 

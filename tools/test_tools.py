@@ -572,7 +572,7 @@ def test_random_weights_learn_dark_from_bright(calls):
 
 def test_finetuning_changes_a_copy_of_the_backbone(calls):
     path = calls.folder / "backbone.pt"
-    saved = torch.load(path)
+    saved = torch.load(path, weights_only=True)
     trained = calls.trained[0][0].state_dict()
     assert path.read_bytes() == calls.before
     for name in "0.weight", "1.weight", "1.running_mean":
