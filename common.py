@@ -1066,7 +1066,11 @@ class Parser(argparse.ArgumentParser):
         add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops")
         add("--seed", type=within(-1, 2**32, int), default=1, help="of weights, views and order")
         add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network")
-        add("--compile", action="store_true", help="torch.compile: for long runs; a CPU needs g++")
+        add(
+            "--compile",
+            action="store_true",
+            help="torch.compile: for long runs; a CPU needs a C++ compiler",
+        )
         add(
             "--checkpoint-every",
             type=whole,
