@@ -118,7 +118,7 @@ MEASURES = {
     "adj.": "adjusted",
     "F1": "f1",
     "best F1": "best_f1",
-    "full adj.": "full_adjusted",  # with ", 1 %" or ", 3 %"
+    "full adj.": "full_adjusted",  # with ", 1 %" or ", 3 %", as "full"
 }
 LABELS = {"": "", "background ": "background_"}
 # Each dimension on all its images, or on the 1 % or 3 % where it is strongest.
@@ -126,6 +126,7 @@ STRONGEST = {"": "", ", 1 %": "on_1_", ", 3 %": "on_3_"}
 for of_share, on in STRONGEST.items():
     for heading, name in DICTIONARIES.items():
         COLUMNS[f"active, {heading}{of_share}"] = f"{{dictionary_{name}_{on}entries:.1f}}"
+        COLUMNS[f"full, {heading}{of_share}"] = f"{{dictionary_{name}_{on}full_dims:.0f}}"
         for of_label, prefix in LABELS.items():
             for measure, key in MEASURES.items():
                 trained = f"dictionary_trained_{on}{prefix}{key}"
