@@ -17,19 +17,26 @@ import report  # noqa: E402
 from records import ROOT, STUDIES, common  # noqa: E402
 
 # Where → the runs of A and of B, each <question>#<run>. On CIFAR BayesNCL, and the NCL that it is
-# compared with, have the papers' recipe.
+# compared with, have the papers' recipe. "again": the same commands and seeds, a second time.
 NCL_AND_SIMCLR = {
     "built-in": ("ncl#shapes-ncl", "ncl#shapes-simclr"),
+    "built-in, again": ("dictionaries#claims-shapes-ncl", "dictionaries#claims-shapes-simclr"),
     "CIFAR-10": ("ncl#cifar10-cpu-ncl", "ncl#cifar10-cpu-simclr"),
+    "CIFAR-10, again": ("dictionaries#claims-cifar10-ncl", "dictionaries#claims-cifar10-simclr"),
     "CIFAR-100": ("cifar100#cifar100-cpu-ncl", "cifar100#cifar100-cpu-simclr"),
 }
 BAYESNCL_AND_NCL = {
     "built-in": ("bayesncl#shapes-bayesncl", "ncl#shapes-ncl"),
+    "built-in, again": ("dictionaries#claims-shapes-bayesncl", "dictionaries#claims-shapes-ncl"),
     "CIFAR-10": (
         "dictionaries#claims-cifar10-bayesncl-lars",
         "dictionaries#claims-cifar10-ncl-lars",
     ),
     "CIFAR-100": ("cifar100#cifar100-cpu-bayesncl-lars", "cifar100#cifar100-cpu-ncl-lars"),
+    "CIFAR-100, again": (
+        "dictionaries#claims-cifar100-bayesncl",
+        "dictionaries#claims-cifar100-ncl",
+    ),
 }
 NCE_AND_CE = {
     "built-in": ("labels-captions#shapes-nce-mlp", "labels-captions#shapes-ce-mlp"),
@@ -118,7 +125,7 @@ def main(argv=None):
         raise common.BadInput(
             f"a picture needs matplotlib: pip install matplotlib ({error})"
         ) from error
-    figure, panels = plt.subplots(4, 2, figsize=(11, 8), layout="constrained")
+    figure, panels = plt.subplots(4, 2, figsize=(11, 9), layout="constrained")
     for panel, row in zip(panels.flat, PANELS):
         draw_panel(panel, *row)
     figure.supxlabel(
