@@ -96,7 +96,7 @@ def rep_relu(z):
     """ReLU forward and GELU backward, so that a unit that is off can come back.
 
     In a network without BatchNorm, on inputs in [0, 1], all units of all images may go off at once
-    and stay off: the loss then rests at log(2N − 1).
+    and stay off: the contrastive loss then rests at log(2N − 1).
     """
     soft = F.gelu(z)
     return soft - soft.detach() + F.relu(z).detach()

@@ -15,7 +15,7 @@ Where all methods differ from their authors' code:
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
 6. The network runs in bf16 (NCL: fp16).
 7. Rates and momenta change with every step (some: every epoch); a warm-up of n steps starts from
-   1/(n + 1) of the peak (theirs: from 3e-5).
+   1/(n + 1) of the peak, with sparsehead.py's steps from 1/n (theirs: from 3e-5).
 8. Under torchrun on CPUs, each process has its own BatchNorm.
 """
 
@@ -491,13 +491,17 @@ class Data:
         n = len(self.images)
         if batch_size > n:
             power_of_two = 2 ** int(math.log2(n / 2))  # for two steps in an epoch or more
-            fitting = max(world(), power_of_two)
+            fitting = max(2, power_of_two // world()) * world()
             raise BadInput(
                 f"a batch of {batch_size}, from --batch-size or else the preset, is more than the "
                 f"{n} training images: add --batch-size {fitting}"
             )
         if batch_size % world():
             raise BadInput(f"--batch-size {batch_size} is no multiple of {world()} processes")
+        if batch_size < 2 * world():
+            raise BadInput(
+                f"--batch-size {batch_size}: each of {world()} processes needs two images"
+            )
         return n // batch_size
 
     def batches(self, batch_size: int, seed: int, epoch: int, device):
@@ -616,7 +620,10 @@ def load_numpy(file: Path):
     except Exception as error:  # what a damaged file may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{file} cannot be read as plain numpy arrays ({reason})") from error
-    if file.suffix != ".npz":
+    is_archive = isinstance(loaded, np.lib.npyio.NpzFile)
+    kind = ".npz" if is_archive else ".npy"
+    need(file.suffix == kind, f"{file} is in truth an {kind} file: rename it")
+    if not is_archive:
         return loaded
     arrays = {}
     for key in loaded.files:
@@ -787,7 +794,10 @@ def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor | None = 
     p = (x @ start).softmax(1)  # (N, C)
     variance = (p * (1 - p)).mean().clamp(min=1e-6)
     hessian = variance * (x.T @ x) / len(x) + penalty.diag()
-    L = torch.linalg.cholesky(hessian.cpu().double())
+    hessian = hessian.cpu().double()
+    L, failed = torch.linalg.cholesky_ex(hessian)
+    if failed:  # of collapsed features: float32 has rounded more than l2 off. T may be any matrix
+        L = torch.linalg.cholesky(hessian + 1e-6 * hessian.trace() * torch.eye(len(hessian)))
     T = torch.linalg.inv(L).T.to(x)
     v = (L.T.to(x) @ start).requires_grad_()  # (d + 1, C)
     optimizer = torch.optim.LBFGS(
@@ -1033,7 +1043,11 @@ class Parser(argparse.ArgumentParser):
         self.presets = {}
         self.add_argument("--device", default=device, help="cuda, cuda:1, cpu")
         self.add_argument("--out", help="run folder (default: a new one under runs/)")
-        self.add_argument("--resume", metavar="RUN", help="go on with this run; --epochs may grow")
+        self.add_argument(
+            "--resume",
+            metavar="RUN",
+            help="go on with this run; --epochs may grow, and the schedule with it",
+        )
 
     def error(self, message):
         self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
@@ -1118,6 +1132,8 @@ class Parser(argparse.ArgumentParser):
                 if value != saved[name]:
                     flag = name.replace("_", "-")
                     raise BadInput(f"--{flag} {value} contradicts the run's {saved[name]}")
+            fewer = f"--epochs {args.epochs} is less than the run's {saved.get('epochs')}"
+            need(args.epochs >= saved.get("epochs", 0), f"{fewer}: a resumed run may only grow")
         check_device(args.device)
         return args
 
@@ -1150,6 +1166,10 @@ class Parser(argparse.ArgumentParser):
             fits = not_given or can_give(action, value)
             need(fits, f"{source}: its config.json says {name} is {value!r}, which no flag gives")
             saved[name] = value
+        flags = {action.dest for action in self._actions} - {"help"}
+        absent = flags - self.OF_A_CALL - config.keys()
+        if absent:
+            print(f"{source} does not say {', '.join(sorted(absent))}: the defaults count")
         return saved
 
 
@@ -1213,6 +1233,8 @@ COLUMNS = {  # of the final table, and their keys in a record; interpret.py's ow
 }
 # Files that tools leave in a run's folder, which may be of other weights than a new evaluation.
 LEFT_BY_TOOLS = ("finetune", "robustness", "selection", "words", "stability", "dictionaries")
+# What a finished run has, the first of which says that it is finished.
+FINISHED = "backbone.pt", "embeddings.npz", "text.npz", *(f"{tool}.json" for tool in LEFT_BY_TOOLS)
 
 
 @contextlib.contextmanager
@@ -1325,14 +1347,15 @@ class Run:
         self.saved_seconds = 0.0  # those that checkpoint.pt has
         self.write_seconds = 0.0  # that the last writing of it took
         self.unsaved = None  # what checkpoint.pt would hold if it was written now
-        self.bf16 = args.precision == "bf16"
-        if args.precision == "auto":
-            self.bf16 = has_bf16(self.device)
-        precision = "bf16" if self.bf16 else "fp32"
-
         now = time.strftime("%Y%m%d-%H%M%S")
         new = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{now}"
         self.folder = Path(args.resume or args.out or new)
+        precision = args.precision
+        if precision == "auto":
+            precision = "bf16" if has_bf16(self.device) else "fp32"
+        if args.resume:
+            precision = self.as_begun(precision)
+        self.bf16 = precision == "bf16"
         if rank() == 0 and not args.resume:
             settings = vars(args) | dict(precision_used=precision, processes=world())
             new_folder(self.folder, settings, self.device)
@@ -1344,6 +1367,17 @@ class Run:
         if args.image_size != max(height, width):
             views += " (--image-size)"
         print(f"{n} training images of {height} × {width} pixels, {views}", flush=True)
+
+    def as_begun(self, precision: str) -> str:
+        """The precision that a resumed run began with; BadInput where it had other processes."""
+        path = self.folder / "config.json"
+        settings = json.loads(path.read_text())
+        processes = settings.get("processes", world())
+        advice = f"go on with torchrun --nproc_per_node={processes}"
+        need(processes == world(), f"the run began with {processes} processes: {advice}")
+        precision = settings.get("precision_used", precision)
+        need(precision in ("bf16", "fp32"), f"{path} says precision_used is {precision!r}")
+        return precision
 
     def compile(self, function):
         """torch.compile of a module or function where --compile asks for it."""
@@ -1377,6 +1411,8 @@ class Run:
             trained = f"the run in {self.folder} has trained {done} already"
             raise BadInput(f"--epochs {args.epochs}: {trained}")
         if args.resume and rank() == 0:
+            if done < args.epochs:
+                self.unfinish()
             self.truncate_log(done)
             self.grow_epochs()
         if args.resume:
@@ -1399,6 +1435,11 @@ class Run:
             reason = f"{type(error).__name__}: {error}"
             raise BadInput(f"{path} does not fit these settings ({reason})") from error
 
+    def unfinish(self) -> None:
+        """Remove what a finished run leaves: its weights and arrays are of fewer epochs."""
+        for name in FINISHED:
+            (self.folder / name).unlink(missing_ok=True)
+
     def truncate_log(self, epochs: int) -> None:
         """Keep the lines of so many epochs: what came after the checkpoint comes again."""
         path = self.folder / "metrics.jsonl"
@@ -1415,9 +1456,14 @@ class Run:
             file.write(kept.encode())
 
     def grow_epochs(self) -> None:
-        """Write --epochs, which may have grown, into config.json."""
+        """Write --epochs into config.json and, where it has grown, what it was before.
+
+        The epochs that are done had the learning rates of the shorter run.
+        """
         path = self.folder / "config.json"
         settings = json.loads(path.read_text())
+        if self.args.epochs > settings["epochs"]:
+            settings.setdefault("epochs_before", []).append(settings["epochs"])
         settings["epochs"] = self.args.epochs
         write_json(path, settings)
 
@@ -1643,6 +1689,8 @@ def join_torchrun() -> None:
     if local_rank is None:
         return
     if torch.cuda.is_available():
+        gpus = torch.cuda.device_count()
+        need(int(local_rank) < gpus, f"more processes than GPUs: torchrun --nproc_per_node={gpus}")
         torch.cuda.set_device(int(local_rank))
         dist.init_process_group("cpu:gloo,cuda:nccl")
     else:

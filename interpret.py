@@ -13,7 +13,7 @@ never 0, so each of its dimensions becomes two, +k and -k, active on the 1 % of 
 is largest and smallest. --active nonzero or --active top:0.03 decides otherwise.
 
 Controls, measured in the same way:
-    untrained   random directions of the judge's features (else of z), as large a share active
+    untrained   random directions of the judge's features (else of z), about as many active
     shuffled    the same dimensions, the labels in random order
 
 Files: .npy, .npz, .pt, .safetensors, .parquet, and scipy's sparse .npz. Into --out go the printed
@@ -25,6 +25,7 @@ table, interpret.json with every number and dimensions.csv with every dimension.
 import argparse
 import csv
 import dataclasses
+import itertools
 import json
 import math
 import sys
@@ -40,7 +41,7 @@ ACTIVE = 1e-5  # of a row of norm 1: what is larger counts as active ([NCL])
 DENSE = 0.5  # an embedding with a larger share of active entries is dense
 TOP = 0.01  # of the images: where each half of a dense embedding's dimension is active
 SHARES = 0.001, 0.01, 0.05  # Cons. is also given of dimensions active on so many images or more
-DUPLICATE = 0.9  # a dimension with a larger cosine to another one is a duplicate
+DUPLICATE = 0.9  # a dimension with a larger |cosine| to another one is a duplicate
 PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 DRAWS = 5  # of each control
 LARGE = 2048  # of an embedding with more dimensions, controls are one draw
@@ -65,6 +66,12 @@ class Entries:
     @property
     def shape(self):
         return self.N, self.K
+
+    def filled(self):
+        """The matrix itself, (N, K) float32, with zeros between the entries."""
+        z = np.zeros(self.shape, np.float32)
+        z[self.images, self.dims] = self.values
+        return z
 
     def take(self, places):
         """The entries at these places alone, in their order; or those where a mask is True."""
@@ -181,20 +188,26 @@ def top_share(z: np.ndarray | Entries, share: float, halves: bool) -> Activation
     With `halves` 2K half-dimensions +k and -k, -k where it is smallest. An image does not count
     where the dimension has its least value (of a sparse z: 0). Ties at the end go at random.
     """
+    random = np.random.default_rng(0)
     if not is_dense(z):
         entries = by_sign(entries_of(z), halves)
+        entries = entries.take(random.permutation(len(entries.values)))  # lists() keeps ties so
         return strongest(lists(entries), share, halves)
+    if isinstance(z, Entries):
+        z = z.filled()
     N = z.shape[0]
-    order = np.random.default_rng(0).permutation(N)  # so that ties are not in the file's order
+    order = random.permutation(N)  # topk() has ties in the order of the images
     columns = torch.from_numpy(unit_rows(z)[order])
     columns = columns.T.contiguous()  # (K, N)
     if halves:
         columns = torch.cat([columns, -columns])
     values, places = columns.topk(count_of(share, N))  # (K or 2K, n), the strongest first
-    kept = (values > columns.amin(1, keepdim=True)).numpy()
+    least = columns.amin(1, keepdim=True)
+    kept = (values > least).numpy()
     images = order[places.numpy()[kept]]
-    values = values.numpy()[kept].clip(1e-12)  # one that is always negative has no strength in +k
-    return Activations(images, values, starts(kept.sum(1)), N, halves)
+    has_negative = values[:, -1:] <= 0  # strengths are positive: then they count from the least
+    values = torch.where(has_negative, values - least, values)
+    return Activations(images, values.numpy()[kept], starts(kept.sum(1)), N, halves)
 
 
 def count_of(share: float, N: int) -> int:
@@ -284,14 +297,15 @@ def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     together = np.zeros(len(different))
     different_sizes, classes = np.unique(sizes, return_counts=True)
     for size, times in zip(different_sizes, classes):
-        i = np.arange(size + 1)  # active images of a class of this size
+        most = min(size, different[-1])
+        i = np.arange(most + 1)  # active images of a class of this size
         cells = surprise(i / N) + surprise((size - i) / N)
         width = max(1, CELLS // len(i))
         for first in range(0, len(different), width):
             some = different[first : first + width, None]
             log_inside = log_choose(size, i)
             log_outside = log_choose(N - size, some - i)
-            p = np.exp(log_inside + log_outside - log_choose(N, some))  # (width, size + 1)
+            p = np.exp(log_inside + log_outside - log_choose(N, some))  # (width, most + 1)
             together[first : first + width] += times * (p @ cells)
     share = different / N
     of_activity = surprise(share) + surprise(1 - share)
@@ -449,7 +463,8 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     """How well a single dimension tells each class: F1, (C,).
 
     The dimension is chosen on one half of the images and judged on the other; the mean of both
-    ways. So it gains nothing by chance to have many dimensions to choose from.
+    ways. So it gains nothing by chance to have many dimensions to choose from. With less than some
+    ten images a class is judged by few; nan where a half has none of it.
     """
     C = y.max() + 1
     classes = np.arange(C)
@@ -467,7 +482,10 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
             better = here > chosen[one]
             chosen[one] = np.where(better, here, chosen[one])
             judged[one] = np.where(better, there, judged[one])
-    return judged.mean(0)
+    sizes = np.bincount(y, minlength=C)
+    of_half = np.bincount(y[half], minlength=C)
+    in_both = (of_half > 0) & (of_half < sizes)
+    return np.where(in_both, judged.mean(0), np.nan)
 
 
 def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float | None]:
@@ -713,20 +731,31 @@ def sparse_overlaps(unit: Activations) -> tuple[np.ndarray, float]:
     width = max(1, CELLS // unit.K)
     for first in range(0, unit.K, width):
         part = unit.part(first, first + width)
-        many = n[part.images]  # entries that each entry meets
-        own = np.repeat(np.arange(len(many)), many)  # for each meeting, the part's entry
-        first_meeting = np.cumsum(many) - many
-        step = np.arange(len(own)) - first_meeting[own]
-        met = start[part.images][own] + step
-        cells = part.dims[own] * unit.K + dims[met]
-        products = part.values[own] * values[met]
-        cosines = np.bincount(cells, products, part.K * unit.K)
+        part_dims = part.dims
+        cosines = np.zeros(part.K * unit.K)
+        for some in pieces(n[part.images], 4 * CELLS):
+            images = part.images[some]
+            many = n[images]  # entries that each entry meets
+            own = np.repeat(np.arange(len(many)), many)  # for each meeting, the entry
+            first_meeting = np.cumsum(many) - many
+            step = np.arange(len(own)) - first_meeting[own]
+            met = start[images][own] + step
+            cells = part_dims[some][own] * unit.K + dims[met]
+            products = part.values[some][own] * values[met]
+            cosines += np.bincount(cells, products, len(cosines))
         cosines = np.abs(cosines.reshape(part.K, unit.K))
         rows = np.arange(part.K)
         cosines[rows, first + rows] = 0  # with itself
         largest[first : first + part.K] = cosines.max(1)
         total += cosines.sum()
     return largest, total
+
+
+def pieces(sizes: np.ndarray, most: int) -> list[slice]:
+    """A list, cut where its items' sizes add up to another `most`."""
+    piece = (np.cumsum(sizes) - 1) // most
+    cuts = np.flatnonzero(np.diff(piece)) + 1
+    return [slice(*ends) for ends in itertools.pairwise([0, *cuts, len(sizes)])]
 
 
 def of_rows(z: np.ndarray) -> dict[str, float]:
@@ -863,7 +892,7 @@ def label_numbers(a: Activations, y: np.ndarray, columns: dict) -> dict[str, flo
     """Means of of_label's columns over live dimensions; those in % times 100.
 
     adjusted: of dimensions active on 0.1 % of the images or more; cons_<share>: on such a share.
-    best_f1: mean of best_dimensions over the classes; half_f1: of how many it reaches 1/2.
+    best_f1: mean of best_dimensions over classes; half_f1: of how many classes it reaches 1/2.
     """
     act = a.n / a.N
     numbers = {}
@@ -945,7 +974,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     """Measure an embedding, and its controls.
 
     columns, beside of_label's: n, images it is active on; act, their share of all; mean of its
-    |activation| over all; mono, mono_score; duplicate, the largest cosine with another dimension.
+    |activation| over all; mono, mono_score; duplicate, the largest |cosine| with another dimension.
     """
     if rule == "auto":
         rule = rule_for(e.z)
@@ -997,7 +1026,7 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
 
     mixed = []
     for seed in range(draws):
-        order = np.random.default_rng(seed).permutation(a.N)
+        order = np.random.default_rng(seed + 1).permutation(a.N)  # with 0 it is random_half's
         numbers = {}
         for prefix, label in labels.items():
             y = label.y[order]
@@ -1008,7 +1037,10 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
 
 
 def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -> None:
-    """Measure random directions of the judge's features, else of z, as large a share active."""
+    """Measure random directions of the judge's features, else of z, about as large a share active.
+
+    By the rule "nonzero" an image has a whole number of active directions, at least one.
+    """
     a = findings.activations
     per_image = None  # the rule "top" decides what is active
     if findings.rule == "nonzero":
@@ -1039,10 +1071,9 @@ def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -
 def random_dictionary(
     source: np.ndarray | Entries, directions: int, seed: int, k: int | None = None
 ) -> np.ndarray | Entries:
-    """Features (N, d), centred, of norm 1, along random unit directions: (N, directions).
+    """Features (N, d), centred, then of norm 1, along random unit directions: (N, directions).
 
-    Of sparse features the norm is 1 before they are centred. With k, of each image the k largest
-    alone.
+    With k, of each image the k largest alone.
     """
     N, d = source.shape
     draw = torch.Generator().manual_seed(seed)
@@ -1050,7 +1081,7 @@ def random_dictionary(
     basis = F.normalize(basis, dim=0)
     sparse = isinstance(source, Entries)
     if sparse:
-        source = by_image(entries_of(source))
+        source = by_image(source)
         centre = np.bincount(source.dims, source.values, d) / N
     else:
         centre = np.mean(source, axis=0, dtype=np.float64)
@@ -1059,9 +1090,11 @@ def random_dictionary(
     parts = []
     for first in range(0, N, 20_000):
         last = min(first + 20_000, N)
-        if sparse:  # if it were centred before, it would not be sparse
+        if sparse:  # centred rows r - c would not be sparse: their products and norms follow
             rows = sparse_rows(source, first, last)
             along = rows @ basis - centre @ basis  # (n, directions)
+            squares = (rows * rows).sum(1).to_dense() - 2 * (rows @ centre) + centre @ centre
+            along /= squares.clamp(min=1e-24).sqrt()[:, None]
         else:
             rows = torch.from_numpy(source[first:last])
             along = F.normalize(rows - centre) @ basis
@@ -1272,7 +1305,7 @@ def read_embedding(path: Path, labels=None, judge=None) -> Embedding:
     if judge:
         e.judge = the_array(read_arrays(judge), "h", 2, judge, "the features h")
         e.judge_name = Path(judge).name
-    elif "h" in arrays:
+    elif "h" in arrays and arrays["h"] is not z:
         e.judge = arrays["h"]
         e.judge_name = "h, the embedding's own backbone"
     check(e, source)
@@ -1286,7 +1319,7 @@ def the_array(arrays: dict, key: str, axes: int, path: Path, what: str):
     fitting = [a for a in arrays.values() if len(a.shape) == axes]
     if axes == 1:
         for a in arrays.values():
-            if len(a.shape) == 2 and a.shape[1] == 1:
+            if isinstance(a, np.ndarray) and a.ndim == 2 and a.shape[1] == 1:
                 fitting.append(a[:, 0])
     shapes = ", ".join(f"{name or 'array'} {a.shape}" for name, a in arrays.items())
     need(len(fitting) == 1, f"{path}: which array is {what}? There are: {shapes or 'none'}")
@@ -1299,7 +1332,7 @@ def check(e: Embedding, source: Path) -> None:
     need(e.N > 1 and e.K > 1, f"{source}: z is {e.N} x {e.K}; two images and dimensions or more")
     values = values_of(e.z)
     need(values.any(), f"{source}: z is 0 everywhere, so no dimension is active on any image")
-    largest = float(max(values.max(), -values.min()))
+    largest = max(float(values.max()), -float(values.min()))
     need(1e-8 < largest < 1e15, f"{source}: the largest |z| is {largest:.3g}; rescale z to about 1")
     for prefix, y in e.labels.items():
         what = prefix.removesuffix("_") or "y"
@@ -1308,8 +1341,10 @@ def check(e: Embedding, source: Path) -> None:
         need(not isinstance(e.judge, Entries), f"{e.judge_name}: a judge's features are dense")
         check_numbers(e.judge, e.judge_name)
         need(len(e.judge) == e.N, f"z has {e.N} rows, {e.judge_name} has {len(e.judge)}")
+        need((e.judge != e.judge[0]).any(), f"{e.judge_name}: the features of all images are equal")
     if e.images is not None:
-        need(len(e.images) == e.N, f"z has {e.N} rows, images has {len(e.images)}")
+        shape = np.shape(e.images)
+        need(shape[:1] == (e.N,), f"z has {e.N} rows, images has shape {shape}")
 
 
 def checked_label(y, N: int, what: str) -> np.ndarray:
@@ -1605,7 +1640,11 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         print("interpret.py: stopped before its end", file=sys.stderr)
         sys.exit(130)
-    except (BadInput, OSError, MemoryError) as error:
-        hint = "out of memory: " if isinstance(error, MemoryError) else ""
+    except (BadInput, OSError, MemoryError, RuntimeError) as error:
+        # Where memory is short, numpy raises a MemoryError, torch a RuntimeError.
+        no_memory = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+        if isinstance(error, RuntimeError) and not no_memory:
+            raise
+        hint = "out of memory: " if no_memory else ""
         print(f"interpret.py: {hint}{' '.join(str(error).split())[:400]}", file=sys.stderr)
         sys.exit(2)

@@ -297,6 +297,8 @@ def draw_images(folder: Path, images: np.ndarray | list[Path], a: Activations) -
     """top_images.png and active_images.png of the ten dimensions with the largest mean."""
     mean = np.bincount(a.dims, a.values, a.K)
     live = int((a.n > 0).sum())
+    if live == 0:  # as of an embedding that has collapsed to a point
+        return
     columns = np.argsort(-mean, kind="stable")[: min(10, live)]
     rows = min(8, a.N)
     for name in "top_images", "active_images":
@@ -482,7 +484,7 @@ def strongest_of_sparse(z: interpret.Entries, halves: bool, kept: np.ndarray, ch
     """The same of the chosen rows of a sparse z."""
     entries = interpret.entries_of(z)
     if halves:
-        entries = interpret.by_sign(entries)
+        entries = interpret.by_sign(entries, halves)
     row = np.full(entries.N, -1)
     row[chosen] = np.arange(len(chosen))
     column = np.full(entries.K, -1)

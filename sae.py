@@ -28,8 +28,8 @@ Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai
 4. The second term is divided by the mean square of e (O, D: by its variance; B: by nothing).
 5. The second term trains b through the scores alone (O: through the decoder too).
 6. z' has d/2 entries, as in D (O: 256 with d = 768; B: 512 with d = 768).
-7. A unit is dead once it was idle for a pass over the images (O, D: 10,000,000 inputs; B: 5
-   batches), and still in the step in which it comes back (O, B, D: no longer).
+7. A unit is dead once it was idle for as many inputs as there are images (O, D: 10,000,000 inputs;
+   B: 5 batches), and still in the step in which it comes back (O, B, D: no longer).
 8. Columns of W_dec are normalised after a step; their gradients are not projected (O, B, D: are).
 9. The learning rate is 3e-3 and falls along a cosine (O: 1e-4; B: 3e-4; D: 2e-4 · √(16384 / K);
    all constant), without warm-up (D: 1,000 steps).
@@ -266,7 +266,7 @@ def main(argv=None):
     h = representations(sae.backbone, data.images, args.image_size, args.device)  # (M, d)
     if not begun:
         sae.fit_standard(h)
-    if not sae.scale > 0:
+    if not sae.scale > 1e-5 * h.norm(dim=1).mean():  # equal, but for rounding
         raise common.BadInput(f"{args.run}: the features of all images are alike")
     x = sae.standard(h)  # (M, d)
 
@@ -297,7 +297,7 @@ def main(argv=None):
     run.finish(metrics, sae.backbone)
     explained = f"{metrics['explained_variance']:.1%} of the variance of h explained"
     error = f"mean ‖h − ĥ‖² {metrics['reconstruction_error']:.4g}"
-    idle = f"{metrics['dead_units']} units were idle in the last pass over the training images"
+    idle = f"{metrics['dead_units']} units are dead: idle for {len(x)} images"
     print(f"{explained}, {error}; {idle}")
 
 

@@ -123,11 +123,11 @@ def parser():
     flags.image_flags(PRESETS)
     positive = common.within(0, kind=int)
     add = flags.add_argument
-    add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
+    add("--temperature", type=common.within(0), help="τ of NT-Xent (NCL's authors: 0.2)")
     add("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: it has no τ")
     add("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
-    add("--head-hidden", type=positive, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
-    add("--head-out", type=positive, help="its outputs K (paper: 256; ImageNet-100: 2048)")
+    add("--head-hidden", type=positive, help="its hidden units (theirs: 2048; ImageNet-100: 16384)")
+    add("--head-out", type=positive, help="its outputs K (theirs: 256; ImageNet-100: 2048)")
     return flags
 
 

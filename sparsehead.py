@@ -419,8 +419,10 @@ def spectrum(x):
 def effective_rank(eigenvalues):
     """exp of the entropy of the normalised eigenvalues (d,).
 
-    d where they are equal, 1 where one is all.
+    d where they are equal, 1 where one is all; None where all are 0.
     """
+    if not eigenvalues.any():
+        return None
     shares = eigenvalues / eigenvalues.sum()
     return torch.special.entr(shares).sum().exp().item()
 
