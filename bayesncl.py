@@ -82,7 +82,7 @@ def nt_xent(z1, z2, temperature):
 def bernoulli_kl(alpha, rho):
     """KL(Bern(α) ‖ Bern(ρ)) in nats: the sum over K dimensions, the mean over N images.
 
-    alpha: (N, K). Both probabilities are clamped to [0.01, 0.99].
+    alpha: (N, K). Both probabilities are clamped to [0.01, 0.99]; beyond, α has no gradient.
     """
     alpha = alpha.float().clamp(0.01, 0.99)
     rho = min(max(rho, 0.01), 0.99)
@@ -95,11 +95,11 @@ def bernoulli_kl(alpha, rho):
 def rep_relu(z):
     """ReLU forward and GELU backward, so that a unit that is off can come back.
 
-    In a network without BatchNorm, on inputs in [0, 1], all units of all images may go off at once
-    and stay off: the contrastive loss then rests at log(2N − 1).
+    Not always: in a network without BatchNorm, on inputs in [0, 1], all units of all images may go
+    off at once and stay off. All logits are then equal, and the loss rests at that of a guess.
     """
     soft = F.gelu(z)
-    return soft - soft.detach() + F.relu(z).detach()
+    return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's
 
 
 ACTIVATIONS = {  # σ₊
@@ -148,11 +148,13 @@ def straight_through(alpha):
 def gate(logits, kind="ste", temperature=1.0, training=False):
     """Gate logits (N, K) → mask m (N, K) and keep probabilities α (N, K).
 
-    ste       m = 1[α > ½]                           the paper's first row
-    gumbel    the same of noisy logits in training   its second row
-    logistic  as gumbel, with noise of mean 0        ours
-    soft      m = α                                  ours
-    none      m = 1, which is NCL
+    ste       m = 1[α > ½]                                          the paper's first row
+    gumbel    in training m = 1[sigmoid((logits + noise) / T) > ½]  its second row
+    logistic  as gumbel, with noise of mean 0                       ours
+    soft      m = α                                                 ours
+    none      m = 1: NCL, as the KL term is then a constant
+
+    Without training, gumbel and logistic are ste.
     """
     alpha = torch.sigmoid(logits / temperature)
     if kind == "none":
@@ -162,7 +164,7 @@ def gate(logits, kind="ste", temperature=1.0, training=False):
     if kind == "ste" or not training:
         return straight_through(alpha), alpha
 
-    u = torch.rand_like(logits).clamp(1e-4, 1 - 1e-4)
+    u = torch.rand_like(logits).clamp(1e-4, 1 - 1e-4)  # at 0 and 1 the noise is infinite
     if kind == "gumbel":
         noise = -torch.log(-torch.log(u))  # as in the authors' code; its mean of 0.58 opens gates
     else:
@@ -205,8 +207,8 @@ class BayesNCL(nn.Module):
         """
         if self.training:
             (active,) = common.gather((z > 0).float())
-            self.frequency.lerp_(active.mean(0), 0.01)
-        return z * self.frequency.clamp(min=0.01).rsqrt()
+            self.frequency.lerp_(active.mean(0), 0.01)  # over about the last hundred views
+        return z * self.frequency.clamp(min=0.01).rsqrt()  # no factor above 10
 
 
 network = BayesNCL  # the name by which tools/ build the model of any method
@@ -279,10 +281,10 @@ def main(argv=None):
     both = run.compile(both)
     contrast = run.compile(contrast)
 
-    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
     for epoch in range(first, args.epochs):
         model.train()
-        run.seed(epoch)
+        run.begin_epoch(epoch)
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, _) in enumerate(batches, start=epoch * steps):

@@ -72,21 +72,22 @@ def crop_matrix(start, length, inputs: int, size: int, flip=None, kind="bilinear
     if flip is not None:
         o = torch.where(flip.view(-1, 1, 1), size - o, o)
 
-    t = (j - start - scale * o).abs() / scale.clamp(min=1)  # (N, size, inputs): distance
-    near = (1 - t).clamp(min=0)
-    weight = near
+    # The centres' distance, in output pixels where the crop shrinks, else in input pixels.
+    t = (j - start - scale * o).abs() / scale.clamp(min=1)  # (N, size, inputs)
+    triangle = (1 - t).clamp(min=0)
+    weight = triangle
     if kind == "bicubic":
         # Keys' cubic is 2 − 4t + 2.5t² − 0.5t³ for 1 < t < 2: this is `wide`, 0 beyond 2.
-        # For t < 1 it is 1 − 2.5t² + 1.5t³ = wide − (1 − 2t)(1 − t)², where `near` is 1 − t.
+        # For t < 1 it is 1 − 2.5t² + 1.5t³ = wide − (1 − 2t)(1 − t)²; there `triangle` is 1 − t.
         wide = (0.5 - 0.5 * t) * (2 - t).clamp(min=0).square()
-        weight = wide - (1 - 2 * t) * near.square()
+        weight = wide - (1 - 2 * t) * triangle.square()
     inside = (j > start) & (j < start + length)
     weight = weight * inside
     return weight / weight.sum(2, keepdim=True)
 
 
 def resized_crop(x: Tensor, top, left, height, width, size: int, flip=None, kind="bilinear"):
-    """Crops of x (N, 3, H, W), each resized to (3, size, size). Bicubic ones leave [0, 1].
+    """Crops of x (N, 3, H, W), each resized to (3, size, size). Bicubic ones may leave [0, 1].
 
     top, left, height, width: (N,), the boxes in pixels; flip: (N,), whether they are mirrored.
     """
@@ -163,6 +164,7 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
     return torch.addcmul((value - chroma)[:, None], chroma[:, None], ramps)
 
 
+# In the order of random_colour's factors.
 COLOUR_OPERATORS = [adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue]
 
 
@@ -214,8 +216,8 @@ def change_some(x: Tensor, chosen: Tensor, change, values: Tensor) -> Tensor:
 def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     """ColorJitter with probability 0.8, then grey with probability `gray`, of x in [0, 1].
 
-    x: (N, 3, H, W); jitter: the strength of brightness, contrast and saturation, and four times
-    that of hue. The order of the operators is drawn for each image.
+    x: (N, 3, H, W); jitter: the strength of brightness, contrast and saturation; hue has a quarter
+    of it. The order of the operators is drawn for each image.
     """
     drawn = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
     drawn = drawn * chance(0.8, x)  # (4, N, 1, 1, 1); 0 changes nothing
@@ -363,22 +365,23 @@ class LARS(torch.optim.SGD):
     @torch.no_grad()
     def step(self):
         for group in self.param_groups:
+            # Biases and norms have one axis.
             weights = [p for p in group["params"] if p.ndim > 1 and p.grad is not None]
             if weights:
                 self.rescale_gradients(weights, group["lr"])
         super().step()
 
     def rescale_gradients(self, weights: list[Tensor], lr: float) -> None:
-        """All layers in a few calls (_foreach), on which a GPU's speed depends."""
+        """g ← r · (g + decay · w) of all layers in a few calls (_foreach), for a GPU's speed."""
         gradients = [p.grad for p in weights]
-        w = torch.stack(torch._foreach_norm(weights))  # (layers,)
-        g = torch.stack(torch._foreach_norm(gradients))
-        ratio = self.trust * w / (g + self.decay * w + 1e-8)
+        w_norm = torch.stack(torch._foreach_norm(weights))  # (layers,)
+        g_norm = torch.stack(torch._foreach_norm(gradients))  # (layers,)
+        r = self.trust * w_norm / (g_norm + self.decay * w_norm + 1e-8)  # 1e-8: not 0 / 0
         if self.clip:
-            ratio = (ratio / max(lr, 1e-12)).clamp(max=1)
-        ratio = torch.where(w > 0, ratio, 1.0) * (g > 0)
+            r = (r / max(lr, 1e-12)).clamp(max=1)
+        r = torch.where(w_norm > 0, r, 1.0) * (g_norm > 0)
         torch._foreach_add_(gradients, weights, alpha=self.decay)
-        torch._foreach_mul_(gradients, ratio.unbind())
+        torch._foreach_mul_(gradients, r.unbind())
 
 
 def sgd(params, lr: float, weight_decay: float) -> torch.optim.Optimizer:
@@ -764,14 +767,14 @@ def download(name: str, root: Path) -> dict[str, np.ndarray]:
 # -------------------------------------------------------------------------------------- evaluation
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eval_view):
-    """h (N, d) and e (N, K), the methods' z, float32: the model's first outputs in eval mode."""
+    """h (N, d) and z (N, K), float32: the model's first outputs in eval mode."""
     model.eval()
-    all_h, all_e = [], []
+    all_h, all_z = [], []
     for part in progress(images.split(500), "features, 500 images at a time"):
-        h, e, *_ = model(view(part.to(device), size))
+        h, z, *_ = model(view(part.to(device), size))
         all_h.append(h)
-        all_e.append(e)
-    return torch.cat(all_h).float(), torch.cat(all_e).float()
+        all_z.append(z)
+    return torch.cat(all_h).float(), torch.cat(all_z).float()
 
 
 def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor | None = None) -> Tensor:
@@ -796,7 +799,9 @@ def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor | None = 
     hessian = variance * (x.T @ x) / len(x) + penalty.diag()
     hessian = hessian.cpu().double()
     L, failed = torch.linalg.cholesky_ex(hessian)
-    if failed:  # of collapsed features: float32 has rounded more than l2 off. T may be any matrix
+    if failed:
+        # Features have collapsed, and float32 has rounded off more than l2. A rougher T does: any
+        # invertible one leads to the same optimum.
         L = torch.linalg.cholesky(hessian + 1e-6 * hessian.trace() * torch.eye(len(hessian)))
     T = torch.linalg.inv(L).T.to(x)
     v = (L.T.to(x) @ start).requires_grad_()  # (d + 1, C)
@@ -832,11 +837,13 @@ def fit_probe(train: Tensor, y_train: Tensor, strengths=STRENGTHS):
     mean = train.mean(0)
     std = train.std(0).clamp(min=1e-6)
 
-    def scores(x, weights):
-        x = (x - mean) / std
-        return x @ weights[:-1] + weights[-1]
+    def standardised(features):
+        return (features - mean) / std
 
-    x = (train - mean) / std
+    def scores(features, weights):
+        return standardised(features) @ weights[:-1] + weights[-1]
+
+    x = standardised(train)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     held = (order < max(1, len(x) // 10)).to(x.device)
     fitted = x[~held]
@@ -928,16 +935,16 @@ def health(z: Tensor) -> dict[str, Tensor]:
 
 
 def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor, Tensor]:
-    """Every number of the final record, and h (N, d) and e (N, K) of the test images.
+    """Every number of the final record, and h (N, d) and z (N, K) of the test images.
 
-    The second label's numbers have "background_" before their names. embeddings.npz keeps h,
-    e (as "z") and the labels by the classes' own numbers; h and e in 16 bits, as look.py shows.
+    The second label's numbers have "background_" before their names. embeddings.npz keeps h and z
+    in 16 bits, and the labels by the classes' own numbers.
     """
     size = run.args.image_size
     print("evaluating: what the dimensions stand for", flush=True)
-    h, e = features(model, data.x_test, size, run.device)
-    h, e = h.clamp(-65504, 65504), e.clamp(-65504, 65504)  # what 16 bits can hold
-    arrays = {"h": h.half(), "z": e.half()}
+    h, z = features(model, data.x_test, size, run.device)
+    h, z = h.clamp(-65504, 65504), z.clamp(-65504, 65504)  # what 16 bits can hold
+    arrays = {"h": h.half(), "z": z.half()}
     if data.y_test is not None:
         arrays["y"] = data.classes[data.y_test]
     if data.background_test is not None:
@@ -948,38 +955,44 @@ def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor, Te
     labels = {"": arrays.get("y"), "background_": arrays.get("background")}
     metrics = of_dimensions(arrays["z"], labels, arrays["h"])
     if data.y_train is None and data.background_train is None:
-        return metrics, h, e
+        return metrics, h, z
     print("evaluating: linear probes and neighbours, of h and of z", flush=True)
-    h_train, e_train = features(model, data.x_train, size, run.device)
-    pairs = {"": (data.y_train, data.y_test)}
-    pairs["background_"] = (data.background_train, data.background_test)
+    h_train, z_train = features(model, data.x_train, size, run.device)
+    pairs = {
+        "": (data.y_train, data.y_test),
+        "background_": (data.background_train, data.background_test),
+    }
     for prefix, (y_train, y_test) in pairs.items():
         if y_train is None:
             continue
         y_train, y_test = y_train.to(h.device), y_test.to(h.device)
-        for suffix, train, test in ("", h_train, h), ("_embedding", e_train, e):
-            scores = linear_probe(train, y_train, test, y_test)
-            scores["knn5"], scores["knn200"] = knn_accuracy(train, y_train, test, y_test)
-            for name, value in scores.items():
+        for suffix, train, test in ("", h_train, h), ("_embedding", z_train, z):
+            found = linear_probe(train, y_train, test, y_test)
+            found["knn5"], found["knn200"] = knn_accuracy(train, y_train, test, y_test)
+            for name, value in found.items():
                 metrics[f"{prefix}{name}{suffix}"] = value
-    return metrics, h, e
+    return metrics, h, z
 
 
 def of_dimensions(z: np.ndarray, labels: dict, judge: np.ndarray) -> dict:
-    """What interpret.py says of embeddings z (N, K), as numbers of a record.
+    """What interpret.py finds in embeddings z (N, K), as numbers of a record.
 
-    labels: prefix -> (N,) or None; judge: (N, d). Numbers of a control have its name before them. A
-    dense z has the papers' numbers, by which each dimension is active on every image, and those of
-    interpret.py's half-dimensions, which have "top_" before their names.
+    A dense z is measured twice: as in the papers, where each dimension is active on every image,
+    and by half-dimensions, with "top_" before the names. A control's numbers begin with its name.
+
+    labels: prefix of the numbers → (N,) or None
+    judge: (N, d), the features by which MonoScore judges
     """
     labels = {prefix: y for prefix, y in labels.items() if y is not None}
     embedding = interpret.Embedding(z, labels, judge)
     findings = interpret.interpret(embedding)
-    numbers = {"active": findings.rule} | findings.numbers
-    if findings.rule != "nonzero":
-        top = {f"top_{name}": value for name, value in findings.numbers.items()}
+    if findings.rule == "nonzero":
+        numbers = findings.numbers
+    else:
         of_papers = interpret.interpret(embedding, "nonzero", controls=False).numbers
-        numbers = {"active": findings.rule} | of_papers | top
+        top = {f"top_{name}": value for name, value in findings.numbers.items()}
+        numbers = of_papers | top
+    numbers = {"active": findings.rule} | numbers
     for control, found in findings.controls.items():
         numbers |= {f"{control}_{name}": value for name, value in found.items()}
     return numbers
@@ -997,8 +1010,8 @@ def within(low, high=math.inf, kind=float, closed=False):
     def parse(text):
         value = kind(text)
         inside = low < value < high
-        if closed and value in (low, high):
-            inside = abs(value) < math.inf
+        if closed:
+            inside = low <= value <= high and abs(value) < math.inf
         if not inside:
             above, below = ("≥", "≤") if closed else (">", "<")
             wanted = f"it must be {above} {low} and {below} {high}"
@@ -1062,7 +1075,7 @@ class Parser(argparse.ArgumentParser):
         share = within(0, 1, closed=True)
         archs = ["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"]
         add("--dataset", default="shapes", help="shapes, cifar10, cifar100, stl10, svhn, your own")
-        add("--preset", choices=presets, help="settings of this data set (default: for any other)")
+        add("--preset", choices=presets, help="settings of this data set; default: of any other")
         add("--data-root", default="data", help="folder of the data sets (default: data)")
         add("--limit", type=within(1, kind=int), help="train on so many images, all classes alike")
         add("--arch", choices=archs, help="backbone")
@@ -1106,9 +1119,9 @@ class Parser(argparse.ArgumentParser):
             folder = "the run's own folder"
             raise BadInput(f"--resume writes into {folder}: give it without --out and --eval-only")
 
-        preset = self.presets.get("default", {})
         dataset = given.dataset or self.get_default("dataset")
-        preset = self.presets.get(preset_name or dataset, preset)
+        of_any_other = self.presets.get("default", {})
+        preset = self.presets.get(preset_name or dataset, of_any_other)
         saved = {}
         if given.resume:
             saved = self.saved_settings(given.resume, Path(given.resume), method, preset)
@@ -1344,6 +1357,7 @@ class Run:
         self.device = torch.device(args.device)
         self.epochs = 0  # that are done
         self.seconds = 0.0  # of training
+        self.epoch_began = 0.0  # by time.perf_counter()
         self.saved_seconds = 0.0  # those that checkpoint.pt has
         self.write_seconds = 0.0  # that the last writing of it took
         self.unsaved = None  # what checkpoint.pt would hold if it was written now
@@ -1402,8 +1416,9 @@ class Run:
         if args.verbose:
             print_shapes(model, args)
         if args.eval_only:
-            args.epochs = self.load(Path(args.eval_only), model)
-            return args.epochs
+            done = self.load(Path(args.eval_only), model)
+            args.epochs = done  # so the program has no epoch left to train
+            return done
         done = 0
         if args.resume and path.exists():
             done = self.load(path, model, optimizer)
@@ -1467,10 +1482,14 @@ class Run:
         settings["epochs"] = self.args.epochs
         write_json(path, settings)
 
-    def seed(self, epoch: int) -> None:
-        """What an epoch draws depends on seed, epoch and process alone: resumed runs agree."""
+    def begin_epoch(self, epoch: int) -> None:
+        """Start the clock, and seed what the epoch draws by seed, epoch and process alone.
+
+        So resumed runs draw the same.
+        """
+        # Another number for each of the three, as long as epoch and rank are below 10,007.
         torch.manual_seed((self.args.seed * 10_007 + epoch) * 10_007 + rank())
-        self.start = time.perf_counter()
+        self.epoch_began = time.perf_counter()
 
     def end_epoch(self, epoch: int, log: list[dict], model: nn.Module, optimizer) -> None:
         """Write and show the means of the steps in `log`, of epoch `epoch` (from 0), and save.
@@ -1481,7 +1500,7 @@ class Run:
         means = {}
         for key in log[0]:
             means[key] = torch.stack([step[key] for step in log]).mean().item()
-        seconds = time.perf_counter() - self.start
+        seconds = time.perf_counter() - self.epoch_began
         self.seconds += seconds
         done = epoch + 1
         finite = torch.stack([p.isfinite().all() for p in model.parameters()]).all()
@@ -1701,11 +1720,12 @@ def join_torchrun() -> None:
 
 
 def fall_silent(*_) -> None:
-    """What Ctrl-C does to all but the first process, which may need them to come to its end.
+    """At Ctrl-C in all processes but the first: go on working, and print no errors.
 
-    They go on until it has saved and left, and say nothing of its absence.
+    The first process may need the others to end its step before it saves. Once it has left, they
+    fail, and nobody needs to read of that.
     """
-    sys.stderr = sys.stdout
+    sys.stderr = sys.stdout  # which join_torchrun has sent nowhere
 
 
 def stop(program: str) -> NoReturn:

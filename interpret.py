@@ -45,7 +45,8 @@ DUPLICATE = 0.9  # a dimension with a larger |cosine| to another one is a duplic
 PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 DRAWS = 5  # of each control
 LARGE = 2048  # of an embedding with more dimensions, controls are one draw
-CELLS = 2**21  # numbers of a table, classes times dimensions, that are held at a time
+CELLS = 2**21  # numbers of a table, such as classes times dimensions, that are held at a time
+MATRIX = 32 * CELLS  # numbers: so large a matrix of activations or cosines (256 MB) is still held
 
 
 class BadInput(ValueError):
@@ -88,7 +89,7 @@ class Activations:
     """
 
     images: np.ndarray  # (nnz,) int64
-    values: np.ndarray  # (nnz,) float32, > 0
+    values: np.ndarray  # (nnz,) float32, > 0 (but see with_signs)
     start: np.ndarray  # (K + 1,) int64
     N: int
     halves: bool = False  # dimensions are +0, +1, ..., then -0, -1, ...
@@ -191,22 +192,23 @@ def top_share(z: np.ndarray | Entries, share: float, halves: bool) -> Activation
     random = np.random.default_rng(0)
     if not is_dense(z):
         entries = by_sign(entries_of(z), halves)
-        entries = entries.take(random.permutation(len(entries.values)))  # lists() keeps ties so
+        entries = entries.take(random.permutation(len(entries.values)))  # lists() is stable
         return strongest(lists(entries), share, halves)
     if isinstance(z, Entries):
         z = z.filled()
     N = z.shape[0]
     order = random.permutation(N)  # topk() has ties in the order of the images
-    columns = torch.from_numpy(unit_rows(z)[order])
-    columns = columns.T.contiguous()  # (K, N)
+    strengths = torch.from_numpy(unit_rows(z)[order])
+    strengths = strengths.T.contiguous()  # (K, N): a row for each dimension
     if halves:
-        columns = torch.cat([columns, -columns])
-    values, places = columns.topk(count_of(share, N))  # (K or 2K, n), the strongest first
-    least = columns.amin(1, keepdim=True)
+        strengths = torch.cat([strengths, -strengths])
+    values, places = strengths.topk(count_of(share, N))  # (K or 2K, n), the strongest first
+    least = strengths.amin(1, keepdim=True)
     kept = (values > least).numpy()
     images = order[places.numpy()[kept]]
-    has_negative = values[:, -1:] <= 0  # strengths are positive: then they count from the least
-    values = torch.where(has_negative, values - least, values)
+    # Activations are above 0. A list that ends at 0 or below is counted from the least.
+    too_low = values[:, -1:] <= 0
+    values = torch.where(too_low, values - least, values)
     return Activations(images, values.numpy()[kept], starts(kept.sum(1)), N, halves)
 
 
@@ -243,7 +245,8 @@ def is_dense(z: np.ndarray | Entries) -> bool:
 # --------------------------------------------------- what a dimension says about labels: counts
 # counts (C, K): of the images that a dimension is active on, how many have each class
 # sizes (C,): how many images have each class
-# Where a dimension is active on no image, the measures are nan.
+# Of a dimension that is active on no image Cons., H_s and phi are nan, F1 and information 0. In
+# of_label all become nan but for bits: such a dimension tells 0 bits.
 def class_counts(a: Activations, y: np.ndarray, C: int, weights=None) -> np.ndarray:
     """Counts (C, K) of classes y (N,), or sums of weights (nnz,), one for each entry."""
     cells = y[a.images] * a.K + a.dims
@@ -269,12 +272,12 @@ def information(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """Mutual information of "the dimension is active" and the label, in nats, (K,)."""
     N = sizes.sum()
     share = counts.sum(0) / N
-    of_activity = surprise(share) + surprise(1 - share)
-    of_label = surprise(sizes / N).sum()
+    activity_entropy = surprise(share) + surprise(1 - share)
+    label_entropy = surprise(sizes / N).sum()
     active = surprise(counts / N)  # (C, K)
     inactive = surprise((sizes[:, None] - counts) / N)
-    together = (active + inactive).sum(0)
-    return of_activity + of_label - together
+    joint_entropy = (active + inactive).sum(0)
+    return activity_entropy + label_entropy - joint_entropy
 
 
 def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -294,23 +297,23 @@ def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         return np.where(inside, ways, -np.inf)
 
     different, inverse = np.unique(n, return_inverse=True)
-    together = np.zeros(len(different))
+    joint_entropy = np.zeros(len(different))
     different_sizes, classes = np.unique(sizes, return_counts=True)
     for size, times in zip(different_sizes, classes):
         most = min(size, different[-1])
         i = np.arange(most + 1)  # active images of a class of this size
-        cells = surprise(i / N) + surprise((size - i) / N)
+        terms = surprise(i / N) + surprise((size - i) / N)
         width = max(1, CELLS // len(i))
         for first in range(0, len(different), width):
             some = different[first : first + width, None]
             log_inside = log_choose(size, i)
             log_outside = log_choose(N - size, some - i)
             p = np.exp(log_inside + log_outside - log_choose(N, some))  # (width, most + 1)
-            together[first : first + width] += times * (p @ cells)
+            joint_entropy[first : first + width] += times * (p @ terms)
     share = different / N
-    of_activity = surprise(share) + surprise(1 - share)
-    of_label = surprise(sizes / N).sum()
-    return (of_activity + of_label - together)[inverse]
+    activity_entropy = surprise(share) + surprise(1 - share)
+    label_entropy = surprise(sizes / N).sum()
+    return (activity_entropy + label_entropy - joint_entropy)[inverse]
 
 
 def f1_scores(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -332,7 +335,7 @@ def matthews(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 
 
 def average_precision(a: Activations, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Of images in the order of activation, as a search for class wanted[k] of dimension k, (K,).
+    """Average precision of dimension k as a search for class wanted[k], the strongest first, (K,).
 
     sum over ranks r of precision(r) * (recall(r) - recall(r - 1)). Images of equal activation
     count at once, as in scikit-learn; so do, at the end, those that the dimension is not active on.
@@ -367,15 +370,17 @@ def random_consistency(y: np.ndarray, orders=200) -> np.ndarray:
     n = np.arange(1, len(y) + 1)
     sizes = np.bincount(y)
     first_of_class = np.cumsum(sizes) - sizes
-    nth = n - np.repeat(first_of_class, sizes)  # 1, 2, ... in each class, the classes in a row
+    # Class after class, each in the order drawn: the i-th image of a class makes its count i.
+    nth = n - np.repeat(first_of_class, sizes)  # 1, 2, ... of class 0, then of class 1, ...
     result = np.empty((orders, len(y)), np.float32)
     for row in result:
         order = torch.randperm(len(y), generator=draw)
         shuffled = y[order.numpy()]
-        by_class = np.argsort(shuffled, kind="stable")
+        by_class = np.argsort(shuffled, kind="stable")  # the places of class 0, then of 1, ...
         so_far = np.empty(len(y), np.int64)
-        so_far[by_class] = nth  # how many images of its class an image completes
-        row[:] = np.maximum.accumulate(so_far) / n
+        so_far[by_class] = nth  # how many images up to here have this one's class
+        most_frequent = np.maximum.accumulate(so_far)
+        row[:] = most_frequent / n
     return result
 
 
@@ -469,19 +474,19 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     C = y.max() + 1
     classes = np.arange(C)
     half = random_half(a.N)
-    chosen = np.full((2, C), -1.0)  # the largest F1 on the half that chooses
-    judged = np.zeros((2, C))  # and that dimension's on the other
+    highest = np.full((2, C), -1.0)  # [i]: the largest F1 on half i, which chooses
+    judged = np.zeros((2, C))  # [i]: the F1 of that dimension on the other half
     width = max(1, CELLS // C)
     for first in range(0, a.K, width):
         part = a.part(first, first + width)
-        f1 = [f1_among(part, y, ~half), f1_among(part, y, half)]  # (C, width) of each half
-        for one, other in ((0, 1), (1, 0)):  # the half that chooses, the half that judges
-            best = f1[one].argmax(1)  # (C,)
-            here = f1[one][classes, best]
-            there = f1[other][classes, best]
-            better = here > chosen[one]
-            chosen[one] = np.where(better, here, chosen[one])
-            judged[one] = np.where(better, there, judged[one])
+        f1 = [f1_among(part, y, ~half), f1_among(part, y, half)]  # [i]: (C, width), on half i
+        for chooses, judges in ((0, 1), (1, 0)):
+            best = f1[chooses].argmax(1)  # (C,)
+            here = f1[chooses][classes, best]
+            there = f1[judges][classes, best]
+            better = here > highest[chooses]
+            highest[chooses] = np.where(better, here, highest[chooses])
+            judged[chooses] = np.where(better, there, judged[chooses])
     sizes = np.bincount(y, minlength=C)
     of_half = np.bincount(y[half], minlength=C)
     in_both = (of_half > 0) & (of_half < sizes)
@@ -500,20 +505,21 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     enough = probe_images(len(y), C)
     if enough < C:
         return dict.fromkeys(PROBES)
-    order = np.random.default_rng(1).permutation(len(y))
-    half = random_half(len(y))[order]
-    train = order[half][:enough]
-    test = order[~half][:enough]
+    half = random_half(len(y))
+    order = np.random.default_rng(1).permutation(len(y))  # by it, which of a half are used
+    train = order[half[order]][:enough]
+    test = order[~half[order]][:enough]
 
     chosen = telling_dimensions(z, y, train, max(PROBES))  # (C, most)
-    distinct, where = np.unique(chosen, return_inverse=True)
+    distinct, place = np.unique(chosen, return_inverse=True)
+    place = place.reshape(chosen.shape)  # numpy's versions differ in its shape
     images = np.concatenate([train, test])
     values = torch.from_numpy(read_block(z, images, distinct))
     fitted = values[: len(train)]  # (train, distinct)
     scale = fitted.std(0).clamp(min=1e-6)
     values = (values - fitted.mean(0)) / scale
 
-    of_each = values[:, where.reshape(chosen.shape)]  # (train + test, C, most)
+    of_each = values[:, place]  # (train + test, C, most)
     of_each = of_each.permute(1, 0, 2)
     x_train = of_each[:, : len(train)]
     x_test = of_each[:, len(train) :]
@@ -573,7 +579,8 @@ def read_block(z: np.ndarray | Activations, images: np.ndarray, dims: np.ndarray
     """The values (len(images), len(dims)) of some images in some dimensions."""
     if not isinstance(z, Activations):
         return z[np.ix_(images, dims)]
-    row = np.full(z.N, len(images))  # of an image that is not asked for: one too many
+    # Images that are not asked for all go into one more row, which is cut off at the end.
+    row = np.full(z.N, len(images))
     row[images] = np.arange(len(images))
     block = np.zeros((len(images) + 1, len(dims)), np.float32)
     for i, k in enumerate(dims):
@@ -634,7 +641,7 @@ def mean_cosine(weights: Tensor, squares: Tensor, h: Tensor) -> np.ndarray:
     weights: (K, N); squares: their squares; h: (N, d) float64, rows of norm 1. An image makes no
     pair with itself: the sum over all pairs, |sum_n w_n h_n|^2, is taken without these.
     """
-    ones = torch.ones(len(h), 1, dtype=h.dtype)
+    ones = torch.ones(len(h), 1, dtype=h.dtype)  # "@ ones" sums rows, sparse or dense
     lengths = h.square().sum(1, keepdim=True)  # (N, 1)
     own_cosines = (squares @ lengths)[:, 0]
     own_pairs = (squares @ ones)[:, 0]
@@ -646,8 +653,8 @@ def mean_cosine(weights: Tensor, squares: Tensor, h: Tensor) -> np.ndarray:
 
 def all_pairs(h: Tensor) -> float:
     """Mean cosine of all pairs of rows of h (N, d) of norm 1: what random images have."""
-    ones = torch.ones(1, len(h), dtype=h.dtype)
-    return mean_cosine(ones, ones, h).item()
+    equal = torch.ones(1, len(h), dtype=h.dtype)
+    return mean_cosine(equal, equal, h).item()
 
 
 def unit_judge(h: np.ndarray) -> Tensor:
@@ -698,7 +705,7 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float]:
     The largest with another dimension, (K,), and the mean of all pairs of live ones.
     """
     unit = dataclasses.replace(a, values=unit_values(a))
-    if max(a.N, a.K) * a.K <= 32 * CELLS:
+    if max(a.N, a.K) * a.K <= MATRIX:
         columns = np.zeros((a.K, a.N), np.float32)
         columns[a.dims, a.images] = unit.values
         cosines = np.abs(columns @ columns.T)
@@ -725,7 +732,7 @@ def sparse_overlaps(unit: Activations) -> tuple[np.ndarray, float]:
     dims = unit.dims[order]
     values = unit.values[order]
     n = np.bincount(unit.images, minlength=unit.N)  # entries of each image
-    start = np.cumsum(n) - n
+    start = starts(n)[:-1]
     largest = np.zeros(unit.K)
     total = 0.0
     width = max(1, CELLS // unit.K)
@@ -735,14 +742,13 @@ def sparse_overlaps(unit: Activations) -> tuple[np.ndarray, float]:
         cosines = np.zeros(part.K * unit.K)
         for some in pieces(n[part.images], 4 * CELLS):
             images = part.images[some]
-            many = n[images]  # entries that each entry meets
-            own = np.repeat(np.arange(len(many)), many)  # for each meeting, the entry
-            first_meeting = np.cumsum(many) - many
-            step = np.arange(len(own)) - first_meeting[own]
-            met = start[images][own] + step
-            cells = part_dims[some][own] * unit.K + dims[met]
-            products = part.values[some][own] * values[met]
-            cosines += np.bincount(cells, products, len(cosines))
+            meets = n[images]  # products that each entry of the part takes part in
+            entry = np.repeat(np.arange(len(images)), meets)  # of each product: the entry
+            step = np.arange(len(entry)) - starts(meets)[:-1][entry]  # 0, 1, ... of this entry
+            other = start[images[entry]] + step  # of each product: what the entry meets
+            pairs = part_dims[some][entry] * unit.K + dims[other]
+            products = part.values[some][entry] * values[other]
+            cosines += np.bincount(pairs, products, len(cosines))
         cosines = np.abs(cosines.reshape(part.K, unit.K))
         rows = np.arange(part.K)
         cosines[rows, first + rows] = 0  # with itself
@@ -891,7 +897,7 @@ def activity(a: Activations) -> dict[str, float | None]:
 def label_numbers(a: Activations, y: np.ndarray, columns: dict) -> dict[str, float | None]:
     """Means of of_label's columns over live dimensions; those in % times 100.
 
-    adjusted: of dimensions active on 0.1 % of the images or more; cons_<share>: on such a share.
+    adjusted: of dimensions active on 0.1 % of the images or more; cons_<share>: on so many.
     best_f1: mean of best_dimensions over classes; half_f1: of how many classes it reaches 1/2.
     """
     act = a.n / a.N
@@ -930,15 +936,18 @@ def truths(labels: dict[str, np.ndarray]) -> dict[str, Truth]:
 
 
 def with_signs(z: np.ndarray | Entries, a: Activations, rule: str) -> Activations:
-    """The lists of all entries of z (N, K), with their signs; a where it is that already."""
+    """All entries of z (N, K) with their signs: values may be < 0, and no list is by strength.
+
+    For measures that ignore the order. It is `a` itself where `a` has these entries already.
+    """
     if rule == "nonzero" and not has_signs(z):
         return a
     return lists(entries_of(z))
 
 
-def prefixed(prefix: str, of_label: dict) -> dict:
+def prefixed(prefix: str, found: dict) -> dict:
     """What was found of a label, under names with its prefix."""
-    return {prefix + name: value for name, value in of_label.items()}
+    return {prefix + name: value for name, value in found.items()}
 
 
 def measure(z, a: Activations, rule: str, labels: dict[str, Truth], judge: Tensor | None):
@@ -985,7 +994,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
         judge = unit_judge(e.judge)
     columns, numbers = measure(e.z, a, rule, labels, judge)
 
-    signed = a
+    signed = a  # by a rule "top" dimensions overlap by what is active alone
     if rule == "nonzero":
         signed = with_signs(e.z, a, rule)
     columns["duplicate"], numbers["corr"] = overlaps(signed)
@@ -1056,7 +1065,7 @@ def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -
         z = random_dictionary(source, findings.directions, seed, per_image)
         control = activate(z, findings.rule, a.halves)
         columns, numbers = measure(z, control, findings.rule, labels, judge)
-        findings.untrained = columns
+        findings.untrained = columns  # at the end the last draw's
         drawn.append(numbers)
     untrained = average(drawn)
     if findings.directions < e.K:  # with more to choose from these would be better
@@ -1087,7 +1096,8 @@ def random_dictionary(
         centre = np.mean(source, axis=0, dtype=np.float64)
     centre = torch.from_numpy(centre.astype(np.float32))
 
-    parts = []
+    parts = []  # (n, directions) each
+    tops = []  # with k: values and indices of the largest, (n, k) each
     for first in range(0, N, 20_000):
         last = min(first + 20_000, N)
         if sparse:  # centred rows r - c would not be sparse: their products and norms follow
@@ -1101,12 +1111,12 @@ def random_dictionary(
         if k is None:
             parts.append(along)
         else:
-            parts.append(along.topk(k))
+            tops.append(along.topk(k))
     if k is None:
         return torch.cat(parts).numpy()
-    values = torch.cat([part.values for part in parts])  # (N, k)
-    values = values.clamp(min=1e-3).flatten()  # all count as active
-    dims = torch.cat([part.indices for part in parts]).flatten()
+    values = torch.cat([top.values for top in tops])  # (N, k)
+    values = values.clamp(min=1e-3).flatten()  # above ACTIVE: these too count as active
+    dims = torch.cat([top.indices for top in tops]).flatten()
     images = np.repeat(np.arange(N), k)
     return Entries(images, dims.numpy(), values.numpy(), N, directions)
 
@@ -1282,7 +1292,7 @@ def uncompressed(arrays: dict[str, np.ndarray], rows: int) -> tuple[np.ndarray, 
     return outer, inner
 
 
-def read_embedding(path: Path, labels=None, judge=None) -> Embedding:
+def read_embedding(path: Path, labels: Path | None = None, judge: Path | None = None) -> Embedding:
     """The embedding in a run's folder or in a file, with labels and a judge from other files.
 
     z: key "z", or the only matrix. y: key "y"; background: a second label; h: the judge; images.
@@ -1305,7 +1315,7 @@ def read_embedding(path: Path, labels=None, judge=None) -> Embedding:
     if judge:
         e.judge = the_array(read_arrays(judge), "h", 2, judge, "the features h")
         e.judge_name = Path(judge).name
-    elif "h" in arrays and arrays["h"] is not z:
+    elif "h" in arrays and arrays["h"] is not z:  # the_array gives a lone h as z
         e.judge = arrays["h"]
         e.judge_name = "h, the embedding's own backbone"
     check(e, source)
@@ -1395,7 +1405,7 @@ def read_names(path: Path | None, e: Embedding) -> dict[int, str]:
 
 
 # ------------------------------------------------------------------------------------- the program
-COLUMNS = {  # of the table: number, digits behind the point
+COLUMNS = {  # heading of the table: key in Findings.numbers, digits behind the point
     "active": ("entries", 1),
     "live": ("live_dims", 0),
     "Cons.": ("cons", 1),
@@ -1510,11 +1520,11 @@ def about(e: Embedding, findings: Findings) -> str:
         sizes = np.unique(e.labels[""], return_counts=True)[1]
         if findings.rule != "nonzero":
             each = count_of(share_of(findings.rule), e.N)
-            most = 2 * np.minimum(each, sizes) / (each + sizes)
-            largest = 100 * most.max()
+            ceilings = 2 * np.minimum(each, sizes) / (each + sizes)  # all of the smaller are hits
+            largest = 100 * ceilings.max()
             lines.append(f"F1 of a dimension on {each:,} images is at most {largest:.1f} %")
         fitted = probe_images(e.N, len(sizes))
-        if fitted < e.N // 2:
+        if len(sizes) <= fitted < e.N // 2:
             lines.append(f"probes: fitted on {fitted:,} images, judged on as many")
     return "\n".join(lines)
 
@@ -1617,9 +1627,9 @@ def main(argv=None):
         raise BadInput(f"--out {out} cannot be made ({error.strerror})") from None
     print(f"measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     findings = interpret(e, args.active)
-    numbers = table(findings.numbers, findings.controls)
+    printed = table(findings.numbers, findings.controls)
     words = f"{about(e, findings)}\n{tell_most(findings, names)}".rstrip()
-    text = f"{numbers}\n{LEGEND}\n\n{words}\n"
+    text = f"{printed}\n{LEGEND}\n\n{words}\n"
     record = {"source": str(args.source), "images": e.N, "dimensions": e.K}
     record["active"] = findings.rule
     record["judge"] = e.judge_name or None

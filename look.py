@@ -105,7 +105,7 @@ def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
             config["words"] = json.loads(words.read_text())["words"]
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         config["lines"] = [json.loads(line) for line in lines]
-        config["lines"][-1]["epochs"]  # which only the final record has
+        config["lines"][-1]["epochs"]  # a KeyError unless it is the final record
     except Exception as error:  # what a damaged archive may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"what {folder} holds cannot be read ({reason})") from None
@@ -150,12 +150,13 @@ def images_of(config: dict, arrays: dict[str, Tensor], root: str) -> Tensor:
     """
     data = common.load_data(config["dataset"], root)
     same = len(data.x_test) == len(arrays["z"])
-    for name, numbers in ("y", "classes"), ("background", "background_classes"):
+    # y is 0, 1, ...; the run keeps the data set's own numbers
+    for name, own_numbers in ("y", "classes"), ("background", "background_classes"):
         y = getattr(data, f"{name}_test")
         kept = arrays.get(name)
         if y is None or kept is None:
             continue
-        classes = getattr(data, numbers, None)
+        classes = getattr(data, own_numbers, None)
         if classes is not None:
             y = classes[y]
         same = same and torch.equal(y, kept)
@@ -181,8 +182,8 @@ def known_names(dataset: str, root: str, given: Path | None) -> dict[str, list[s
     """
     of_classes = given or ASSETS / "classes" / f"{dataset}.txt"
     of_backgrounds = ASSETS / "classes" / f"{dataset}-backgrounds.txt"
-    folders = (Path(root) / dataset / "train").glob("*")
-    names = {"": sorted(path.name for path in folders if path.is_dir()), "background_": []}
+    in_train = (Path(root) / dataset / "train").glob("*")
+    names = {"": sorted(path.name for path in in_train if path.is_dir()), "background_": []}
     if given or of_classes.exists():
         names[""] = read_lines(of_classes)
     if of_backgrounds.exists():
@@ -195,7 +196,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def class_names(
-    dataset: str, root: str, labels: dict[str, Tensor], given: Path | None
+    dataset: str, root: str, labels: dict[str, np.ndarray], given: Path | None
 ) -> list[list[str]]:
     """The names of classes 0, 1, ..., max of each label; their numbers where nobody knows them."""
     known = known_names(dataset, root, given)
@@ -295,24 +296,26 @@ def pictures(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
 
 def draw_images(folder: Path, images: np.ndarray | list[Path], a: Activations) -> None:
     """top_images.png and active_images.png of the ten dimensions with the largest mean."""
-    mean = np.bincount(a.dims, a.values, a.K)
+    totals = np.bincount(a.dims, a.values, a.K)  # N times the means
     live = int((a.n > 0).sum())
     if live == 0:  # as of an embedding that has collapsed to a point
         return
-    columns = np.argsort(-mean, kind="stable")[: min(10, live)]
+    shown_dims = np.argsort(-totals, kind="stable")[: min(10, live)]
     rows = min(8, a.N)
     for name in "top_images", "active_images":
         chosen = []
-        for k in columns:
-            places = np.arange(rows).clip(max=a.n[k] - 1)  # the last again, of less than 8
-            if name == "active_images":
-                places = (np.linspace(0, 1, rows) * (a.n[k] - 1)).astype(int)
+        for k in shown_dims:
+            last = a.n[k] - 1
+            if name == "top_images":
+                places = np.arange(rows).clip(max=last)  # of less than 8 the last again
+            else:
+                places = (np.linspace(0, 1, rows) * last).astype(int)
             chosen.append(a.images[a.start[k] + places])
         tiles = pictures(images, np.stack(chosen, 1).ravel()).float() / 255
-        grid = torchvision.utils.make_grid(tiles, nrow=len(columns), pad_value=1)
+        grid = torchvision.utils.make_grid(tiles, nrow=len(shown_dims), pad_value=1)
         scale = max(1, LARGEST // tiles.shape[-1])  # small images are enlarged, pixel by pixel
         grid = grid.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
-        heads = [a.name(int(k)) for k in columns]
+        heads = [a.name(int(k)) for k in shown_dims]
         under_heads(grid, heads).save(folder / f"{name}.png")
 
 
@@ -353,8 +356,7 @@ def only_dimensions(a: Activations, kept: np.ndarray) -> Activations:
     """The dimensions `kept` alone, in this order."""
     entries = [np.arange(a.start[k], a.start[k + 1]) for k in kept]
     entries = np.concatenate(entries)
-    start = np.concatenate([[0], np.cumsum(a.n[kept])])
-    return Activations(a.images[entries], a.values[entries], start, a.N)
+    return Activations(a.images[entries], a.values[entries], interpret.starts(a.n[kept]), a.N)
 
 
 def only_images(a: Activations, chosen: np.ndarray) -> Activations:
@@ -363,8 +365,7 @@ def only_images(a: Activations, chosen: np.ndarray) -> Activations:
     is_chosen[chosen] = True
     kept = is_chosen[a.images]
     n = np.bincount(a.dims[kept], minlength=a.K)
-    start = np.concatenate([[0], np.cumsum(n)])
-    return Activations(a.images[kept], a.values[kept], start, a.N)
+    return Activations(a.images[kept], a.values[kept], interpret.starts(n), a.N)
 
 
 def images_of_dimension(n: int, draw: np.random.Generator) -> np.ndarray:
@@ -428,8 +429,8 @@ def of_dimensions(
     """What the page shows of dimensions beside interpret.py's columns, K rows each.
 
     n, peak    images that it is active on, the largest activation
-    shown      (K, 128) images_of_dimension among the chosen images; N: none
-    value      (K, 128) their activations, as bytes: 255 is the peak
+    shown      (K, STRONGEST + SPREAD + RANDOM) images_of_dimension among the chosen; N: none
+    value      their activations, as bytes: 255 is the peak
     bins       (K, BINS) a histogram of its activations
     <prefix>count (K, C), its images of each class; and `partners`
     """
@@ -437,8 +438,8 @@ def of_dimensions(
     peak = np.zeros(a.K, np.float32)
     peak[n > 0] = a.values[a.start[:-1][n > 0]]
     share = a.values / peak[a.dims]
-    bins = (share * BINS).astype(int).clip(max=BINS - 1)
-    cells = np.bincount(a.dims * BINS + bins, minlength=a.K * BINS)
+    bin_of_entry = (share * BINS).astype(int).clip(max=BINS - 1)
+    histogram = np.bincount(a.dims * BINS + bin_of_entry, minlength=a.K * BINS)
 
     seen = only_images(a, chosen)
     draw = np.random.default_rng(0)
@@ -447,7 +448,7 @@ def of_dimensions(
     for k in range(a.K):
         entries = slice(seen.start[k], seen.start[k + 1])
         places = images_of_dimension(seen.n[k], draw)
-        # one more, for place -1
+        # Place -1, "none", is the last one: an image N of value 0.
         images = np.append(seen.images[entries], a.N)
         values = np.append(seen.values[entries], 0)
         shown.append(images[places])
@@ -458,7 +459,7 @@ def of_dimensions(
         "peak": peak,
         "shown": np.stack(shown),
         "value": np.stack(value),
-        "bins": cells.reshape(a.K, BINS),
+        "bins": histogram.reshape(a.K, BINS),
     }
     for prefix, label in labels.items():
         counts = interpret.class_counts(a, label.y, len(label.classes))
@@ -484,22 +485,24 @@ def strongest_of_sparse(z: interpret.Entries, halves: bool, kept: np.ndarray, ch
     """The same of the chosen rows of a sparse z."""
     entries = interpret.entries_of(z)
     if halves:
-        entries = interpret.by_sign(entries, halves)
-    row = np.full(entries.N, -1)
-    row[chosen] = np.arange(len(chosen))
-    column = np.full(entries.K, -1)
-    column[kept] = np.arange(len(kept))
-    rows = row[entries.images]
-    columns = column[entries.dims]
-    order = np.lexsort((-np.abs(entries.values), rows))
-    order = order[(rows[order] >= 0) & (columns[order] >= 0)]
+        entries = interpret.by_sign(entries, True)
+    place_of_image = np.full(entries.N, -1)  # among the chosen; -1: it is not one
+    place_of_image[chosen] = np.arange(len(chosen))
+    place_of_dim = np.full(entries.K, -1)  # among those kept
+    place_of_dim[kept] = np.arange(len(kept))
+    rows = place_of_image[entries.images]
+    columns = place_of_dim[entries.dims]
+    order = np.lexsort((-np.abs(entries.values), rows))  # row after row, the strongest first
+    shown = (rows >= 0) & (columns >= 0)
+    order = order[shown[order]]
     rows = rows[order]
     columns = columns[order]
     entered = entries.values[order]
 
-    rank = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    top = rank < min(TOP, len(kept))
-    index = np.zeros((len(chosen), min(TOP, len(kept))), int)
+    rank = np.arange(len(rows)) - np.searchsorted(rows, rows)  # in its row; 0: the strongest
+    most = min(TOP, len(kept))
+    top = rank < most
+    index = np.zeros((len(chosen), most), int)
     values = np.zeros(index.shape, np.float32)
     index[rows[top], rank[top]] = columns[top]
     values[rows[top], rank[top]] = entered[top]
@@ -511,7 +514,7 @@ def of_images(
 ) -> dict[str, np.ndarray]:
     """What the page shows of the chosen images, P rows each.
 
-    dims       (P, TOP) the strongest dimensions, as places among those kept; D: none
+    dims       (P, TOP) the strongest dimensions, as places among the D kept; D: none
     size       (P, TOP) their values, of half-dimensions without a sign, in 16 bits of the largest
     largest    (P,) the largest |value|
     actives    (P,) how many dimensions are active, of all
@@ -684,7 +687,7 @@ def told_most(findings: interpret.Findings, labels) -> int:
     return int(np.argmax(bits))
 
 
-def of_label(label: interpret.Truth, q: int) -> dict[str, np.ndarray]:
+def label_arrays(label: interpret.Truth, q: int) -> dict[str, np.ndarray]:
     """What the page needs of its label number q.
 
     label    (N,) the class of each image
@@ -692,12 +695,13 @@ def of_label(label: interpret.Truth, q: int) -> dict[str, np.ndarray]:
     chance   (N,) Cons. of 1, 2, ..., N random images
     high     (N,) what 5 % of the draws of so many images exceed
     """
-    draws = np.sort(interpret.random_consistency(label.y), axis=0)  # (200, N)
+    draws = np.sort(interpret.random_consistency(label.y), axis=0)  # (draws, N)
+    exceeded = len(draws) * 95 // 100 - 1  # place 189 of 200: ten draws, 5 %, lie behind it
     return {
         f"label{q}": label.y,
         f"base{q}": np.bincount(label.y),
         f"chance{q}": label.chance,
-        f"high{q}": draws[189],
+        f"high{q}": draws[exceeded],
     }
 
 
@@ -730,7 +734,7 @@ def page(sources: list[Source], command: str) -> str:
     arrays = {"images": chosen}
     names = []
     for q, (prefix, label) in enumerate(labels.items()):
-        arrays |= of_label(label, q)
+        arrays |= label_arrays(label, q)
         names.append(names_of(label, prefix, sources[0].names.get(prefix, [])))
     facts = []
     for r, source in enumerate(sources):
@@ -842,7 +846,7 @@ def read(path: Path, folder: Path, args: argparse.Namespace, images) -> Source:
 def read_file(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     """The embedding of a file, with --labels, --judge and --classes."""
     e = interpret.read_embedding(path, args.labels, args.judge)
-    interpret.read_names(args.classes, e)  # or says why not
+    interpret.read_names(args.classes, e)  # only for its error: too few names
     names = {}
     if args.classes:
         names[""] = read_lines(args.classes)
@@ -856,7 +860,8 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     root = args.data_root or config["data_root"]
     names = known_names(config["dataset"], root, args.classes)
     if args.classes:
-        class_names(config["dataset"], root, labels_of(arrays), args.classes)  # or says why not
+        # only for its error: too few names for the labels, which --labels may have replaced
+        class_names(config["dataset"], root, e.labels, args.classes)
     elif args.labels:
         names[""] = []  # whose classes these are, nobody knows
     return Source(folder, e, names, config, arrays)

@@ -190,10 +190,10 @@ def main(argv=None):
     match = run.compile(sliced_wasserstein)
 
     shared = torch.Generator(args.device)  # draws the same on every process
-    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
     for epoch in range(first, args.epochs):
         model.train()
-        run.seed(epoch)
+        run.begin_epoch(epoch)
         shared.manual_seed(args.seed * 10_007 + epoch)
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)

@@ -88,11 +88,11 @@ def info_nce(v, t, temperature):
 def rep_relu(z):
     """ReLU forward and GELU backward, so that a unit that is off can come back.
 
-    In a network without BatchNorm, on inputs in [0, 1], all units of all images may go off at once
-    and stay off: the loss then rests at log N, for N pairs.
+    Not always: in a network without BatchNorm, on inputs in [0, 1], all units of all images may go
+    off at once and stay off. All logits are then equal, and the loss rests at that of a guess.
     """
     soft = F.gelu(z)
-    return soft - soft.detach() + F.relu(z).detach()
+    return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's
 
 
 ACTIVATIONS = {  # σ₊
@@ -329,10 +329,10 @@ def main(argv=None):
     net = run.compile(net)
     contrast = run.compile(contrast)
 
-    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
     for epoch in range(first, args.epochs):
         model.train()
-        run.seed(epoch)
+        run.begin_epoch(epoch)
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, index) in enumerate(batches, start=epoch * steps):

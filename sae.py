@@ -262,7 +262,7 @@ def main(argv=None):
     optimizer = torch.optim.Adam([sae.W_enc, sae.W_dec, sae.b], lr=args.lr, fused=True)
 
     run = common.Run(args, data)
-    first = run.restore(sae, optimizer)  # 0, or where a resumed run goes on
+    first = run.restore(sae, optimizer)  # the epochs that are done; all, with --eval-only
     h = representations(sae.backbone, data.images, args.image_size, args.device)  # (M, d)
     if not begun:
         sae.fit_standard(h)
@@ -271,7 +271,7 @@ def main(argv=None):
     x = sae.standard(h)  # (M, d)
 
     for epoch in range(first, args.epochs):
-        run.seed(epoch)
+        run.begin_epoch(epoch)
         log = []
         order = torch.randperm(len(x))[: steps * args.batch_size]
         batches = order.view(steps, args.batch_size).to(x.device)

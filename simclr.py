@@ -166,10 +166,10 @@ def main(argv=None):
     both = run.compile(both)
     contrast = run.compile(contrast)
 
-    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
     for epoch in range(first, args.epochs):
         model.train()
-        run.seed(epoch)
+        run.begin_epoch(epoch)
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, _) in enumerate(batches, start=epoch * steps):

@@ -119,7 +119,7 @@ class SimSiam(nn.Module):
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
         z = self.head(h)  # (N, K)
-        p = self.predictor(z)  # (N, K), of the other view's z
+        p = self.predictor(z)  # (N, K): a guess of the other view's z
         return h, z, p
 
 
@@ -184,10 +184,10 @@ def main(argv=None):
     both = run.compile(both)
     D = run.compile(D)
 
-    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
     for epoch in range(first, args.epochs):
         model.train()
-        run.seed(epoch)
+        run.begin_epoch(epoch)
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, _) in enumerate(batches, start=epoch * steps):

@@ -11,8 +11,8 @@ coordinates, and a one-layer encoder should find the features again.
     non-contrastive, Eq. (4) and (5); two networks, o and t, take turns
         ‖ h^o(a1)/‖·‖ − sg[ h^t(a2)/‖·‖ ] ‖², then with o and t exchanged
     SimSiam, one network
-        −cos(W^p h(a1), sg[h(a2)])
-    sg: stop-gradient
+        −cos(W^p h(a1), sg[h(a2)]) / 2, and the same with a1 and a2 exchanged
+    sg: stop-gradient; W^p: the head, if there is one, also of Eq. (9)'s h
 
 Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and non-contrastive
 learning", AISTATS 2022, arXiv 2203.15702. Equation, figure and theorem numbers are theirs, "the
@@ -38,9 +38,9 @@ Where the text leaves a choice, or text, code and this file differ:
     torch's layers do.
  6. τ = .2; the text has none, the scripts .05.
  7. Steps. SimCLR drops the last, smaller batch, the others keep it. noncl trains one network a
-    batch, in turn; in the code the online one begins each epoch. So learning rate × steps is 200,
-    SimSiam's 400, noncl's 200 for each network; with the scripts' n = 3000 and lr .005 it would be
-    200, 240 and 120.
+    batch, in turn; in the code the online one begins each epoch. So learning rate × steps is 200
+    for SimCLR, 400 for SimSiam and 200 for each network of noncl; with the scripts' n = 3000 and
+    lr .005 it would be 200, 240 and 120.
  8. Figures. The scripts' non-contrastive model of Figures 1 and 2 ignores its batch normalisation
     flag, Figure 7's has a predictor; the captions decide here. Figure 7's caption has c = 2 and
     Eq. (6), its text normalised outputs and a start at .62: we show four c, and Eq. (6) among the
@@ -179,8 +179,9 @@ class Data:
         self.x = torch.stack(samples).to(device)
         self.lr = self.each("lr")
         self.temperature = self.each("temperature")
-        self.own = self.each("seed").flatten() - 1  # (R,): which of the seeds it has
-        # A coordinate is kept where its 16 random bits, read as a number, are not above this.
+        self.seed_index = self.each("seed").flatten() - 1  # (R,): the place of its seed
+        # 16 random bits are a number from −32768 to 32767, which is at most t with probability
+        # (t + 32769) / 65536: that is to be `keep`.
         self.threshold = (65536 * self.each("keep") - 32769).round().to(torch.int16)
 
     def each(self, factor: str) -> Tensor:
@@ -192,7 +193,7 @@ class Data:
         """Yield two views a1, a2 (R, p, B) of each batch of one pass over x in a new order."""
         s = self.s
         orders = [torch.randperm(s.n, generator=g, device=self.device) for g in self.random]
-        order = torch.stack(orders)[self.own]  # (R, n)
+        order = torch.stack(orders)[self.seed_index]  # (R, n)
         x = self.x.gather(2, order[:, None].expand(-1, s.p, -1))  # (R, p, n)
 
         bits = self.random_bits()
@@ -200,11 +201,11 @@ class Data:
         for i in range(s.batches):
             a = batches[i]  # (R, p, B); the last may be smaller
             B = a.shape[2]
-            D1 = bits[:, i, 0, :, :B][self.own] <= self.threshold  # (R, p, B)
+            D1 = bits[:, i, 0, :, :B][self.seed_index] <= self.threshold  # (R, p, B)
             if s.masks == "dependent":  # Eq. (2)
                 yield 2 * D1 * a, 2 * ~D1 * a
             else:  # Eq. (3)
-                D2 = bits[:, i, 1, :, :B][self.own] <= self.threshold
+                D2 = bits[:, i, 1, :, :B][self.seed_index] <= self.threshold
                 yield D1 * a, D2 * a
 
     def random_bits(self) -> Tensor:
@@ -279,14 +280,14 @@ class NTXent(torch.autograd.Function):
 
 
 def cosine(u: Tensor, v: Tensor) -> Tensor:
-    """Mean over the batch of cos(u, v), (R,), of u, v (R, K, B). Eq. (4), (5): 2 − 2 of it."""
-    product = (u * v).sum(1)
+    """Mean over the batch of cos(u, v), (R,), of u, v (R, K, B). Eq. (4), (5): 2 − 2 cos."""
+    dot = (u * v).sum(1)
     squares = u.square().sum(1) * v.square().sum(1)
-    return (product / squares.clamp(min=1e-12).sqrt()).mean(1)
+    return (dot / squares.clamp(min=1e-12).sqrt()).mean(1)
 
 
 def product(u: Tensor, v: Tensor) -> Tensor:
-    """Mean over the batch of u · v, (R,), of u, v (R, K, B). Eq. (6) to (8): 2 − 2 of it."""
+    """Mean over the batch of u · v, (R,), of u, v (R, K, B). Eq. (6) to (8): 2 − 2 u · v."""
     return (u * v).sum(1).mean(1)
 
 
@@ -365,7 +366,7 @@ class Encoder(nn.Module):
         if s.batch_norm == "affine":
             self.affine.append(ones.clone())  # scale
             self.affine.append(0 * ones)  # shift
-        self.project()
+        self.constrain()
 
     def forward(self, a):
         W = self.W()
@@ -391,8 +392,8 @@ class Encoder(nn.Module):
         return together
 
     @torch.no_grad()
-    def project(self) -> None:
-        """Back into the allowed set after a step: b ≥ 0 for Eq. (14), norms of 1."""
+    def constrain(self) -> None:
+        """b ≥ 0 for Eq. (14), weights of norm 1: at the start and after every step."""
         if self.activation == "srelu":
             self.b.clamp_(min=0)
         if self.normalise == "none":
@@ -422,9 +423,9 @@ def start_columns(s: SimpleNamespace, seed: int, network: int) -> Tensor:
 
 
 def uncovered(s: SimpleNamespace, seed: int) -> str:
-    """Whether some network of a warm start has no neuron at a feature: "feature" or "none".
+    """What a warm start leaves uncovered, as a row's title says it: "uncovered feature".
 
-    "" for a cold start.
+    "feature" where some network has no neuron at a feature, else "none"; "" for a cold start.
     """
     if s.warm[0] is None:
         return ""
@@ -527,7 +528,7 @@ def step(s: SimpleNamespace, data: Data, model: Model, a1, a2, number: int) -> T
     for weight, gradient in zip(weights, gradients):
         weight.data -= data.lr * gradient
     for encoder in network:
-        encoder.project()
+        encoder.constrain()
     return loss.detach()
 
 
@@ -925,7 +926,7 @@ def parser() -> common.Parser:
     add("--layers", "linear maps in the encoder", type=whole)
     text = "batch normalisation before φ; affine: scale and shift trained"
     add("--batch-norm", text, choices=["yes", "affine", "no"])
-    text = "φ: Eq. (14), relu(v − b), relu(v) − relu(−v − 2b); see 4"
+    text = "φ. srelu: Eq. (14); relu: relu(v − b); authors: relu(v) − relu(−v − 2b), see 4"
     add("--activation", text, choices=list(ACTIVATIONS))
     add("--bias", "initial threshold b of φ", type=not_negative)
     add("--train-bias", "train b with the weights; srelu keeps it ≥ 0", choices=yes_no)
@@ -934,13 +935,13 @@ def parser() -> common.Parser:
     add("--normalise", text, choices=["none", "rows", "columns"])
     text = "warm start: rows are columns of M plus noise of standard deviation p^(−warm/2)"
     add("--warm", text, type=positive)
-    text = "drawn per network, the same in both, none left out"
+    text = "random: drawn per network; aligned: the same in both; covered: none left out"
     add("--warm-columns", text, choices=["random", "aligned", "covered"])
 
     text = (
-        "⌈dPr/2⌉ entries −1, up to ⌈dPr⌉ but at least one +1; iid: ±1 with probability Pr (the "
-        "text); zero-one: 1 with probability Pr; exact: as many as authors, of random sign; one "
-        "±1; one +1"
+        "authors: ⌈dPr/2⌉ entries −1, the rest of ⌈dPr⌉ +1, and at least one +1; iid: ±1 with "
+        "probability Pr (the text); zero-one: 1 with probability Pr; exact: as many as authors, of "
+        "random sign; onehot: one ±1; onehot-plus: one +1"
     )
     kinds = ["authors", "iid", "zero-one", "exact", "onehot", "onehot-plus"]
     add("--latents", text, choices=kinds)

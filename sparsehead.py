@@ -210,14 +210,15 @@ def whiten(z):
 def wmse_loss(z1, z2, size=128, splits=1):
     """2 − 2 cos of z1, z2 (N, K), each whitened in sub-batches of `size` > K rows (W-MSE).
 
-    The mean over the batch and over `splits` ways to split it. A batch is in random order, so
-    fixed permutations split it at random (several not independently), in all processes alike.
+    The mean over the batch and over `splits` ways to split it. A batch is in random order, so a
+    fixed permutation splits it at random, in all processes alike. Several are not independent.
     """
+    golden = 0.618034  # the golden ratio's fraction: its multiples, less their whole part, scatter
     z = torch.stack([z1, z2])  # (2, N, K)
     row = torch.arange(len(z1), device=z1.device)
     loss = 0.0
     for split in range(1, splits + 1):
-        order = (row * split * 0.618034).frac().argsort()
+        order = (row * split * golden).frac().argsort()
         parts = z[:, order].unflatten(1, (-1, size))  # (2, N / size, size, K)
         w1, w2 = whiten(parts)  # float64, under autocast too
         cosine = F.cosine_similarity(w1, w2, dim=2).mean()
@@ -250,9 +251,9 @@ def swav_loss(z1, z2, prototypes, temperature=0.1):
         c = F.normalize(prototypes.float(), dim=1, eps=EPS)
         s1 = z1 @ c.T  # (N, P): cosines
         s2 = z2 @ c.T
-        guess_of_1 = F.cross_entropy(s1 / temperature, sinkhorn(s2))
-        guess_of_2 = F.cross_entropy(s2 / temperature, sinkhorn(s1))
-        return (guess_of_1 + guess_of_2) / 2
+        loss_1 = F.cross_entropy(s1 / temperature, sinkhorn(s2))  # view 1 guesses view 2's
+        loss_2 = F.cross_entropy(s2 / temperature, sinkhorn(s1))
+        return (loss_1 + loss_2) / 2
 
 
 def hsic_loss(*views, gamma=3.0):
@@ -270,7 +271,8 @@ def hsic_loss(*views, gamma=3.0):
         distance = (square[:, None] + square - 2 * z @ z.T).clamp(min=0)  # (MN, MN), squared
         k = (1 + distance).rsqrt()
 
-        # HSIC(Z, Y): unbiased, without its factor 1/N.
+        # HSIC(Z, Y): the mean kernel of two views of one image, less that of any two views. Of the
+        # unbiased estimate a constant factor, 1 / (images of the data set), is left out.
         pairs = k.unflatten(1, (M, N)).unflatten(0, (M, N))  # (M, N, M, N)
         same = pairs.diagonal(dim1=1, dim2=3)  # (M, M, N): two views of one image
         of_different_views = same.sum() - same.diagonal().sum()
@@ -517,7 +519,8 @@ def optimizer_of(model, args):
     biases = [p for p in trained if p.ndim <= 1]
     groups = [dict(params=weights), dict(params=biases, lr=args.bias_lr or args.lr)]
     if args.base == "swav":
-        # A group of their own: they rest for an epoch, and all momenta of a group begin at once.
+        # The prototypes get their first gradient an epoch later. torch's fused SGD begins the
+        # momenta of a group all in one step, so they are a group of their own.
         groups[0]["params"] = [p for p in weights if p is not model.prototypes]
         groups.append(dict(params=[model.prototypes]))
     options = {}
@@ -528,8 +531,8 @@ def optimizer_of(model, args):
 
 
 def main(argv=None):
-    base = parser().parse_known_args(argv)[0].base
-    args = parser(base).parse(argv)
+    first_look, _ = parser().parse_known_args(argv)  # the presets depend on --base
+    args = parser(first_look.base).parse(argv)
     if args.head == "none" and args.sparse_weight:
         wish = "give --sparse-weight 0 with it"
         raise common.BadInput(f"--head none has no linear layer to make sparse: {wish}")
@@ -577,10 +580,10 @@ def main(argv=None):
     both = run.compile(both)
     base_loss = run.compile(model.base_loss)
 
-    first = run.restore(model, optimizer)  # 0, or where a resumed run goes on
+    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
     for epoch in range(first, args.epochs):
         model.train()
-        run.seed(epoch)
+        run.begin_epoch(epoch)
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, _) in enumerate(batches, start=epoch * steps):
