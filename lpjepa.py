@@ -4,9 +4,10 @@
     L = η · mean (z₁ − z₂)² + λ · ½ Σ_views SW₂²(z, ReLU(μ + ε))
     ε: Laplace, variance 1;  SW₂²: the squared 2-Wasserstein distance along random directions
 
-The lower μ, the sparser. In hundreds of dimensions projections are nearly normal, so that SW₂² sees
-means and covariances and hardly the shape: the share of active entries follows μ because both sides
-are rectified, and not exactly.
+The lower μ, the sparser: the loss aims at a share P(ε > −μ) of active entries. It does not enforce
+it. In hundreds of dimensions random projections are nearly normal, so that SW₂² compares means and
+covariances and hardly sees the shape. The share still follows μ, though not exactly, because z is
+the output of a ReLU, as the targets are.
 
 Kuang, Dagade, Rudner, Balestriero, LeCun, "Rectified LpJEPA: Joint-Embedding Predictive
 Architectures with Sparse and Maximum-Entropy Representations", ICML 2026, arXiv 2602.01456.
@@ -20,7 +21,7 @@ Where we differ from the authors' code, besides what common.py lists:
 1. No solarisation (theirs: a tenth of the views).
 2. One strength of jitter for all colours (theirs: saturation 0.2).
 3. Under torchrun all processes draw the same directions and targets.
-4. Of the shapes of ε those with p = 1 and p = 2, Laplace and Gaussian.
+4. ε is Laplace or Gaussian (theirs: a family of shapes, in which these are p = 1 and p = 2).
 5. The settings `shapes` and `default` are ours.
 """
 
@@ -45,6 +46,7 @@ WIDE = dict(arch="resnet50", image_size=224, head_hidden=2048, head_out=2048)
 HALF = dict(batch_size=128, lr=0.0825, match_weight=125.0)  # lr: 0.165 for a batch of 256
 IMAGENET100 = PAPER | WIDE | HALF | dict(blur=0.5)
 
+# μ = −1.15 aims at a tenth of active entries.
 SPARSE = dict(mu=-1.15, match_weight=125.0, projections=512, head_out=256)
 SMALL = dict(arch="resnet8")
 FAST = dict(epochs=15, optimizer="adam", lr=6e-3, weight_decay=0.0, warmup=0.75)
@@ -71,7 +73,8 @@ def expected_active(mu, noise="laplace"):
     if noise == "gaussian":
         return 0.5 + 0.5 * math.erf(mu / 2**0.5)
     beyond = 0.5 * math.exp(-abs(mu) * 2**0.5)  # P(ε > |μ|)
-    return 0.5 + math.copysign(0.5 - beyond, mu)
+    between = 0.5 - beyond  # P(0 < ε < |μ|)
+    return 0.5 + between if mu > 0 else 0.5 - between
 
 
 def rectified_samples(u, mu, noise="laplace"):
@@ -83,7 +86,8 @@ def rectified_samples(u, mu, noise="laplace"):
     if noise == "gaussian":
         epsilon = torch.erfinv(centred) * 2**0.5
     else:
-        epsilon = centred.sign() * -torch.log1p(-centred.abs()) / 2**0.5
+        size = -torch.log1p(-centred.abs()) / 2**0.5  # |ε|, exponential with rate √2
+        epsilon = centred.sign() * size
     return F.relu(mu + epsilon)
 
 
@@ -94,10 +98,10 @@ def sliced_wasserstein(z, target, directions):
     directions: (P, K), of norm 1
     """
     with torch.autocast(z.device.type, enabled=False):  # float32, whatever the caller's autocast
-        z = directions @ z.float().T  # (P, N)
-        target = directions @ target.float().T  # (P, N)
-    # In one dimension the best plan pairs the values in their order.
-    return F.mse_loss(z.sort(1).values, target.sort(1).values)
+        of_z = directions @ z.float().T  # (P, N), projections
+        of_target = directions @ target.float().T  # (P, N)
+    # In one dimension the cheapest way to move one set onto the other keeps the order.
+    return F.mse_loss(of_z.sort(1).values, of_target.sort(1).values)
 
 
 # --------------------------------------------------------------------------------------- the model

@@ -13,11 +13,11 @@ multi-modal extension. --activation none is CLIP's loss (Radford et al. 2021, ar
 Where we differ from the paper, besides what common.py lists:
 1. It has no code for MMNCL: the text encoder, the recipe and τ are ours (CLIP learns τ).
 2. Images are cropped and nothing else, because captions speak of places and colours.
+   (tools/selection.py mirrors them too, as of any method.)
 3. Embeddings are normalised with eps = 1e-2.
 4. A caption is the mean of its words' vectors: their order is lost.
 5. There is no vocabulary: a word's vector is found by the word's checksum, among 8,191. Of 1,000
    words every ninth shares its vector with another.
-6. tools/selection.py mirrors images for SEPIN.
 """
 
 import re
@@ -154,41 +154,45 @@ network = MMNCL  # the name by which tools/ build the model of any method
 def numbered(captions):
     """N strings → the numbers of their words (N, L) int64, 0 behind the last.
 
-    At most 64 words of each; where there are none, the empty one.
+    At most 64 words of each.
     """
     rows = []
     for caption in captions:
-        words = re.findall(r"[\w'-]+", caption.lower())[:64] or [""]
+        words = re.findall(r"[\w'-]+", caption.lower())
+        words = words[:64] or [""]  # of a caption without words: the empty one
         numbers = [1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in words]
         rows.append(torch.tensor(numbers, dtype=torch.int64))
     return nn.utils.rnn.pad_sequence(rows, batch_first=True)
 
 
 def class_names(args, data):
-    """The names of the classes, under "", and of the backgrounds, "background_", where known."""
+    """Prefix of a metric → names: "" → of the classes, "background_" → of the backgrounds.
+
+    Only those that are known. The file that --classes names must exist.
+    """
     folder = Path(__file__).parent / "assets" / "classes"
-    of_classes = Path(args.classes or folder / f"{args.dataset}.txt")
-    of_backgrounds = folder / f"{args.dataset}-backgrounds.txt"
+    class_file = Path(args.classes or folder / f"{args.dataset}.txt")
+    background_file = folder / f"{args.dataset}-backgrounds.txt"
     names = {}
-    if data.classes is not None and (args.classes or of_classes.exists()):
-        names[""] = names_in(of_classes, data.classes.tolist(), data.name)
-    if data.background_classes is not None and of_backgrounds.exists():
-        classes = data.background_classes.tolist()
-        names["background_"] = names_in(of_backgrounds, classes, data.name)
+    if data.classes is not None and (args.classes or class_file.exists()):
+        names[""] = names_in(class_file, data.classes.tolist(), data.name)
+    if data.background_classes is not None and background_file.exists():
+        numbers = data.background_classes.tolist()
+        names["background_"] = names_in(background_file, numbers, data.name)
     return names
 
 
-def names_in(file, classes, dataset):
+def names_in(file, numbers, dataset):
     """The names of these classes, by their own numbers, in ascending order.
 
     The first line of a file names class 0, the next class 1, whether the data set has such a class
     or not. BadInput where there are fewer lines than that needs.
     """
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    needed = classes[-1] + 1
+    needed = numbers[-1] + 1
     if len(lines) < needed:
         raise common.BadInput(f"{file} names {len(lines)} classes; {dataset} has {needed}")
-    return [lines[number] for number in classes]
+    return [lines[number] for number in numbers]
 
 
 def captions_of(data, names):
@@ -214,15 +218,16 @@ def made_of(names, y):
 
 
 # ------------------------------------------------------------------------------ MMNCL's evaluation
-def recall(queries, targets, caption):
-    """% of queries whose caption the nearest target has, and one of the five nearest, by cosine.
+def recall(queries, targets, captions):
+    """Recall@1 and @5 in %: how often the nearest target, or one of the five nearest, is right.
 
-    queries, targets: (N, K); caption: (N,), the numbers of the captions of both.
+    Nearest by cosine. Right: it has the query's caption.
+    queries, targets: (N, K); captions: (N,), of both, equal numbers for equal captions.
     """
     _, nearest = common.neighbours(queries, targets, min(5, len(targets)))  # (N, 5)
-    own = caption[nearest] == caption[:, None]
-    r1 = own[:, 0].float().mean()
-    r5 = own.any(1).float().mean()
+    right = captions[nearest] == captions[:, None]  # (N, 5)
+    r1 = right[:, 0].float().mean()
+    r5 = right.any(1).float().mean()
     return 100 * r1.item(), 100 * r5.item()
 
 
@@ -243,6 +248,7 @@ def measure_text(run, model, data, v, captions, names):
     v: embeddings (N, K) of the test images; captions: theirs, whose g, t⁺ and text go to text.npz.
     """
     g, t = embed(model, captions, v.device)
+    g, t = g.clamp(-65504, 65504), t.clamp(-65504, 65504)  # what 16 bits can hold
     np.savez(
         run.folder / "text.npz",
         h=g.half().cpu().numpy(),
@@ -257,11 +263,11 @@ def measure_text(run, model, data, v, captions, names):
     found = common.of_dimensions(t.cpu().numpy(), labels, g.cpu().numpy())
     metrics = {f"text_{name}": value for name, value in found.items()}
 
-    _, number = np.unique(captions, return_inverse=True)
-    caption = torch.from_numpy(number).to(v.device)  # (N,), equal for equal captions
+    _, numbers = np.unique(captions, return_inverse=True)  # equal for equal captions
+    numbers = torch.from_numpy(numbers).to(v.device)  # (N,)
     # The image asks and a caption answers; then the other way round.
-    metrics["text_r1"], metrics["text_r5"] = recall(v, t, caption)
-    metrics["image_r1"], metrics["image_r5"] = recall(t, v, caption)
+    metrics["text_r1"], metrics["text_r5"] = recall(v, t, numbers)
+    metrics["image_r1"], metrics["image_r5"] = recall(t, v, numbers)
 
     for prefix, prompt in ("", "a {}"), ("background_", "on {}"):
         if prefix not in names:

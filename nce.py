@@ -1,12 +1,13 @@
 """NCE: cross-entropy on features that cannot be negative, NCL's version of supervised learning.
 
-    f₊ = σ₊(f) ≥ 0,   L = −log softmax_y(f₊ · w_c), without bias         --loss ce: the same of f
+    f₊ = σ₊(f) ≥ 0,   L = −log softmax_y(f₊ · w_c), without bias
+    --loss ce         L = −log softmax_y(f · w_c)
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459.
 Cross-entropy contrasts an image's features with the weights w_c of the classes, as SimCLR
-contrasts the views of images. The features of a ResNet are means of a ReLU, never negative: as
-they are, with free weights, NCE with σ₊ = relu is cross-entropy, and with rep_relu only the
-gradient differs.
+contrasts the views of images. The features h of a ResNet are means of a ReLU, never negative. So
+without a projector (f = h) and with free weights, NCE with σ₊ = relu is cross-entropy itself; with
+rep_relu only the gradient differs.
 
     python nce.py                            the built-in data set, on a laptop
     python nce.py --head mlp                 with a projector, where it differs from --loss ce
@@ -31,8 +32,8 @@ VIEWS = dict(min_scale=0.5, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
 RECIPE = NETWORK | TRAINING | METHOD | VIEWS  # ours, as supervised training on CIFAR usually is
 
 WIDE = dict(image_size=224, head_hidden=16384, head_out=2048)
-HALF = dict(epochs=100, batch_size=256, weight_decay=1e-4)
-IMAGENET100 = RECIPE | WIDE | HALF | dict(activation="relu", min_scale=0.08)
+SHORT = dict(epochs=100, batch_size=256, weight_decay=1e-4)
+IMAGENET100 = RECIPE | WIDE | SHORT | dict(activation="relu", min_scale=0.08)
 
 SMALL = dict(arch="resnet8", head_hidden=256)
 FAST = dict(epochs=15, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75)
@@ -177,7 +178,7 @@ def main(argv=None):
         needed = "cross-entropy needs labels, of two or more"
         raise common.BadInput(f"{data.name} has {args.classes} classes: {needed}")
     labels = data.y_train.to(args.device)
-    one_hot = torch.eye(args.classes, device=args.device)  # row c for class c; gather takes floats
+    one_hot = torch.eye(args.classes, device=args.device)  # row c for class c
 
     model = network(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
@@ -205,7 +206,8 @@ def main(argv=None):
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
                 _, f, logits = net(x)
             target = one_hot[labels[index]]  # (N, C)
-            # Under torchrun each process has a part of the batch; the loss is of all parts.
+            # Under torchrun each process has a part of the batch; the loss is of all parts. gather
+            # joins float rows, so labels are one-hot.
             f, logits, target = common.gather(f, logits, target)
             loss = F.cross_entropy(logits, target)
 

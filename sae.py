@@ -3,11 +3,12 @@
     z = top_k(W_enc (x − b)) ≥ 0          code (K units)
     x̂ = W_dec z + b                       reconstruction; the columns of W_dec have norm 1
     L = mean ‖e‖² + α · mean ‖e − ê‖² / mean ‖e‖²,   e = x − x̂
-    ê = W_dec z'                          z': the d/2 largest positive entries of dead units alone
+    ê = W_dec z'                          z': of dead units alone, an image's d/2 largest positive
+                                          scores W_enc (x − b)
 
 x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1.
-TopK keeps the k largest entries of an image. BatchTopK keeps the k·N largest of a batch of N and,
-when it is trained, every entry above a threshold: the smallest that batches kept, on average.
+TopK keeps the k largest scores of an image. BatchTopK in training keeps the k·N largest of a batch
+of N, and later every score above a threshold: the smallest that a batch kept, on average.
 The second term brings dead units back; without any it is 0.
 
 TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders",
@@ -29,7 +30,8 @@ Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai
 5. The second term trains b through the scores alone (O: through the decoder too).
 6. z' has d/2 entries, as in D (O: 256 with d = 768; B: 512 with d = 768).
 7. A unit is dead once it was idle for as many inputs as there are images (O, D: 10,000,000 inputs;
-   B: 5 batches), and still in the step in which it comes back (O, B, D: no longer).
+   B: 5 batches). This is asked before a step: a unit that comes back in it still counts as dead
+   (O, B, D: no longer).
 8. Columns of W_dec are normalised after a step; their gradients are not projected (O, B, D: are).
 9. The learning rate is 3e-3 and falls along a cosine (O: 1e-4; B: 3e-4; D: 2e-4 · √(16384 / K);
    all constant), without warm-up (D: 1,000 steps).
@@ -164,9 +166,12 @@ class SAE(nn.Module):
         self.idle.add_(len(z))
         self.idle.masked_fill_(active.any(0), 0)
 
+        # BatchTopK's threshold: the running mean of the smallest entry that a batch kept.
         smallest = torch.where(active, z, torch.inf).min()
-        smallest = torch.where(active.any(), smallest, self.threshold)  # none: it stays
-        share = max(0.01, 1 / (step + 1))  # the mean of all steps, later of about a hundred
+        # A batch that kept nothing leaves it as it is.
+        smallest = torch.where(active.any(), smallest, self.threshold)
+        # The plain mean of the first hundred steps, then an exponential one of about as many.
+        share = max(0.01, 1 / (step + 1))
         self.threshold.lerp_(smallest, share)
 
 
@@ -216,6 +221,7 @@ def parser():
     add("--aux-weight", type=not_negative, default=1 / 32, help="α (paper: 1/32)")
     add("--seed", type=seed, default=1, help="of the weights and the order of the images")
     add("--checkpoint-every", type=positive, help="epochs (default: at a cost of 1 %% of the time)")
+    # common.Run reads these, for which there are no flags here.
     flags.set_defaults(precision="fp32", eval_only=None, verbose=False)
     return flags
 
@@ -266,7 +272,8 @@ def main(argv=None):
     h = representations(sae.backbone, data.images, args.image_size, args.device)  # (M, d)
     if not begun:
         sae.fit_standard(h)
-    if not sae.scale > 1e-5 * h.norm(dim=1).mean():  # equal, but for rounding
+    least = 1e-5 * h.norm(dim=1).mean()  # below it features are equal but for rounding
+    if not sae.scale > least:
         raise common.BadInput(f"{args.run}: the features of all images are alike")
     x = sae.standard(h)  # (M, d)
 

@@ -41,7 +41,7 @@ PHRASES = [
 ]
 
 # ------------------------------------------------------------------------------------- backgrounds
-MEAN_COLOURS = {  # red, green, blue in %
+MEAN_COLOURS = {  # red, green, blue in %, in the order of TEXTURES
     "sky": (45, 65, 95),
     "grass": (25, 55, 15),
     "sand": (85, 75, 50),
@@ -101,8 +101,8 @@ TEXTURES = {
 
 
 # ----------------------------------------------------------------------------------------- objects
-# An outline is the distance of a point (x, y) from it, negative inside, in units of the object's
-# size. x, y: (n, 32, 32), from the object's centre.
+# An outline is a function of points: negative inside, 0 on the edge, positive outside, and roughly
+# the distance from the edge. x, y: (n, 32, 32), from the object's centre, in units of its size.
 def radius(x, y):
     return (x**2 + y**2).sqrt()
 
@@ -139,6 +139,7 @@ def star(x, y):
     across = radius(x, y) * from_tip.sin()
     edge_along = 0.45 * math.cos(wedge) - 1  # from the tip to a valley
     edge_across = 0.45 * math.sin(wedge)
+    # Cross product / length: the distance from the line through tip and valley, negative inside.
     cross = along * edge_across - across * edge_along
     return cross / math.hypot(edge_along, edge_across)
 
@@ -192,12 +193,14 @@ def draw(
     background   (N,), their backgrounds, numbers in `frequencies`, as often as these say
     captions     (N,) strings
 
-    paired: a share of the images of object y, which have background (y + turn) mod 5 instead.
+    paired: the share of images whose background is not drawn; with object y it is (y + turn) mod 5.
     """
     n = train + test
     random = torch.Generator().manual_seed(seed)
 
+    # The order in which numbers are drawn is part of the data set.
     def rand(*shape):
+        """Uniform in [0, 1), (*shape, 1, 1), to be combined with images."""
         return torch.rand(*shape, 1, 1, generator=random, dtype=F64)
 
     y = torch.arange(n) % len(OBJECTS)
@@ -209,9 +212,10 @@ def draw(
         background = torch.where(chosen, partner, background)
     noise = torch.rand(n, 32, 32, generator=random, dtype=F64)
 
-    size = 0.7 + 0.22 * rand(n)  # (n, 1, 1), of half the image's side
+    size = 0.7 + 0.22 * rand(n)  # (n, 1, 1), in halves of the image's side
     angle = 2 * math.pi * rand(n)
-    cx = (2 * rand(n) - 1) * (1.05 - size)  # the centre, −1 to 1
+    # The centre, where the image goes from −1 to 1. An object may stick out by 0.05.
+    cx = (2 * rand(n) - 1) * (1.05 - size)
     cy = (2 * rand(n) - 1) * (1.05 - size)
     red = torch.tensor([0.65, 0.15, 0.15], dtype=F64).view(3, 1, 1)
     fill = red + 0.27 * rand(n, 3)  # (n, 3, 1, 1)
@@ -221,8 +225,8 @@ def draw(
     paint_objects(images, y, size, angle, cx, cy, fill)
     _, green, blue = fill[:, :, 0, 0].T
     numbers = {
-        "size": (size.flatten() > 0.81).int(),
-        "colour": third(blue - green),
+        "size": (size.flatten() > 0.81).int(),  # 0.81: the middle of 0.7 and 0.92
+        "colour": third(blue - green),  # less blue than green: orange; alike: crimson; more: pink
         "object": y,
         "background": background,
         "place": 3 * third(cy.flatten()) + third(cx.flatten()),
