@@ -17,14 +17,21 @@ Of some runs a question keeps more, because a picture shows it: dimensions.csv (
 curves.csv (a line an epoch) and <run>.npz (the curves of sparse_coding.py).
 """
 
+import contextlib
 import csv
 import json
+import os
 import re
 import shutil
 import sys
 from pathlib import Path
 
 import numpy as np
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
@@ -94,8 +101,28 @@ def by_name(record: dict) -> tuple[str, int]:
     return record["run"], record.get("seed", 0)
 
 
+@contextlib.contextmanager
+def alone(folder: Path):
+    """One program at a time works on the records in a folder. Windows has no such lock."""
+    if fcntl is None:
+        yield
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def put(file: Path, record: dict) -> None:
     """Write a record into a file, in the place of an older one of the same run and seed."""
+    with alone(file.parent):
+        write_with(file, record)
+
+
+def write_with(file: Path, record: dict) -> None:
+    """What put() does while no other program is at it."""
     kept = [old for old in read(file) if by_name(old) != by_name(record)]
     lines = []
     for one in sorted(kept + [record], key=by_name):
@@ -105,16 +132,24 @@ def put(file: Path, record: dict) -> None:
         new.write("".join(lines).encode())
 
 
-def add(name: str, part: str, numbers: dict[str, float]) -> None:
-    """Write what was measured of a run into its record, where it is on record.
+def add(folder: Path, part: str, numbers: dict[str, float]) -> None:
+    """Write what was measured of the run in a folder into its record, where it is on record.
 
-    name: of the run's folder; part: one of TOOLS
+    part: one of TOOLS. A record of another run of that name stays as it is, which a line says.
     """
-    run, seed = split(name)
+    folder = folder.resolve()
+    settings = json.loads((folder / "config.json").read_text())
+    run, seed = split(folder.name)
     for file in STUDIES.glob("*/records.jsonl"):
-        record = of_seeds(file, run).get(seed or 0)
-        if record:
-            put(file, record | {part: numbers})
+        with alone(file.parent):
+            record = of_seeds(file, run).get(seed or 0)
+            if record is None:
+                continue
+            recorded = record["settings"]
+            if any(recorded.get(name) != settings.get(name) for name in ("command", "commit")):
+                print(f"{file.parent.name} has another {folder.name} on record: nothing is added")
+                continue
+            write_with(file, record | {part: numbers})
 
 
 def of_seeds(file: Path, run: str) -> dict[int, dict]:

@@ -209,8 +209,10 @@ def copy_checkpoint(name: str, seen: dict[str, int]) -> None:
     written = path.stat().st_mtime_ns
     if written != seen.get(name):
         seen[name] = written
-        epochs = common.load_checkpoint(path)["epochs"]
-        shutil.copy(path, path.with_name(f"checkpoint-{epochs}.pt"))
+        copy = path.with_name("checkpoint.copy")  # the training may write the next one meanwhile
+        shutil.copy(path, copy)
+        epochs = common.load_checkpoint(copy)["epochs"]
+        os.replace(copy, path.with_name(f"checkpoint-{epochs}.pt"))
 
 
 def keep(question: str, name: str, code: int) -> bool:
@@ -219,7 +221,11 @@ def keep(question: str, name: str, code: int) -> bool:
         last = (RUNS / f"{name}.log").read_text().splitlines()[-1:]
         print(f"{name}: exit code {code}: {' '.join(last)}", file=sys.stderr, flush=True)
         return False
-    record = records.keep(question, RUNS / name)
+    try:
+        record = records.keep(question, RUNS / name)
+    except common.BadInput as error:  # such as an embedding that has collapsed to 0
+        print(f"{name}: not recorded: {error}", file=sys.stderr, flush=True)
+        return False
     numbers = records.numbers(record)
     if numbers:
         print(common.table(name, numbers), flush=True)
@@ -335,9 +341,10 @@ def parser() -> argparse.ArgumentParser:
     seeds = f"these only, 0 to {MOST_SEEDS}, whatever runs.txt says"
     allowed = range(MOST_SEEDS + 1)
     add("--seeds", nargs="+", type=int, choices=allowed, metavar="seed", help=seeds)
-    add("--jobs", type=int, help="runs at a time (default: one a core on a CPU, one on a GPU)")
+    jobs = common.within(0, kind=int)
+    add("--jobs", type=jobs, help="runs at a time (default: one a core on a CPU, one on a GPU)")
     minutes = "end after so many, with a checkpoint per epoch"
-    add("--minutes", type=float, default=math.inf, help=minutes)
+    add("--minutes", type=common.within(0), default=math.inf, help=minutes)
     more = "further flags of every run, such as --flags='--checkpoint-every 1'"
     add("--flags", default="", help=more)
     add("--data-root", default="data", help="folder of the data sets (default: data)")

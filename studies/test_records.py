@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import shutil
 
 import numpy as np
@@ -141,12 +142,42 @@ def test_there_are_no_records_without_a_file(studies):
     assert records.read(records.file_of("q")) == []
 
 
-def test_numbers_are_added_to_what_is_on_record(studies):
-    records.put(records.file_of("q"), dict(run="a", seed=1, final={}))
-    records.add("a-seed1", "stability", {"stability": 0.5})
-    records.add("a-seed2", "stability", {"stability": 0.7})  # which is not on record
+def folder_of(tmp_path, name, **settings):
+    """A run's folder with these settings."""
+    folder = tmp_path / name
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def test_numbers_are_added_to_what_is_on_record(studies, tmp_path):
+    settings = dict(command="ncl.py", commit="1")
+    records.put(records.file_of("q"), dict(run="a", seed=1, settings=settings, final={}))
+    for seed, value in (1, 0.5), (2, 0.7):  # the second is not on record
+        folder = folder_of(tmp_path, f"a-seed{seed}", **settings)
+        records.add(folder, "stability", {"stability": value})
     (record,) = records.read(records.file_of("q"))
     assert record["stability"] == {"stability": 0.5}
+
+
+def test_nothing_is_added_to_the_record_of_another_run(studies, tmp_path, capsys):
+    settings = dict(command="ncl.py", commit="1")
+    records.put(records.file_of("q"), dict(run="a", seed=1, settings=settings, final={}))
+    another = folder_of(tmp_path, "a-seed1", command="ncl.py --topk 4", commit="1")
+    records.add(another, "stability", {"stability": 0.5})
+    (record,) = records.read(records.file_of("q"))
+    assert "stability" not in record
+    assert "has another a-seed1 on record" in capsys.readouterr().out
+
+
+@pytest.mark.skipif(records.fcntl is None, reason="Windows has no such lock")
+def test_one_program_at_a_time_writes_records(studies):
+    folder = records.file_of("q").parent
+    with records.alone(folder):
+        handle = os.open(folder, os.O_RDONLY)
+        with pytest.raises(BlockingIOError):
+            records.fcntl.flock(handle, records.fcntl.LOCK_EX | records.fcntl.LOCK_NB)
+        os.close(handle)
 
 
 def lines_of(file):

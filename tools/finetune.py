@@ -141,8 +141,8 @@ def tuned_lr(new_backbone, data: common.Data, chosen: Tensor, run, args) -> floa
 
     It is trained on the others of `chosen`. Of equal rates the smallest.
     """
-    order = torch.randperm(len(data.y_train), generator=torch.Generator().manual_seed(0))
-    held = order < max(1, len(order) // 10)
+    rank = torch.randperm(len(data.y_train), generator=torch.Generator().manual_seed(0))
+    held = rank < max(1, len(rank) // 10)  # a random tenth
     others = chosen[~held[chosen]]
     if len(others) == 0:
         others = chosen  # too few labels to leave any out

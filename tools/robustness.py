@@ -239,7 +239,10 @@ def read_records(paths: list[Path]) -> dict[str, dict[str, dict]]:
 def draw_row(panels, rows: dict[str, dict]) -> None:
     """Fill a row of the picture: a panel for each corruption, and one for the shifts."""
     *curves, bars = panels
-    shared = os.path.commonprefix(list(rows))
+    shared = ""
+    if len(rows) > 1:  # what all names begin with, up to a hyphen, is not shown
+        common_letters = os.path.commonprefix(list(rows))
+        shared = common_letters[: common_letters.rfind("-") + 1]
     width = 0.36 / len(rows)
     for m, (name, found) in enumerate(rows.items()):
         shifts = [shift for shift in ("clean", *SHIFTS) if f"h_{shift}" in found]

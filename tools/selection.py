@@ -107,6 +107,7 @@ def main(argv=None):
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = flags.parse_args(argv)
+    common.check_device(args.device)
     rows = [["run", "SEPIN@10", "dimensions", "P@10", "at random", "LP@1", "at random"]]
     for folder in args.runs:
         print(f"{folder}: measuring ...", flush=True)

@@ -20,11 +20,12 @@ import common  # noqa: E402
 
 
 def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a state_dict in half precision; counters as they are."""
+    """The weights of a state_dict in half precision; counters as they are. BadInput: too large."""
     small = {}
     for name, value in weights.items():
         if value.is_floating_point():
             value = value.half()
+            common.need(value.isfinite().all(), f"{name} is too large for half precision")
         small[name] = value
     return small
 
@@ -40,10 +41,15 @@ def copy_run(folder: Path, new: Path) -> None:
         seconds=checkpoint["seconds"],
         model=halved(checkpoint["model"]),
     )
-    new.mkdir(parents=True)
-    shutil.copy(folder / "config.json", new)
-    torch.save(small, new / "checkpoint.pt")
-    torch.save(halved(backbone), new / "backbone.pt")
+    small_backbone = halved(backbone)
+    unfinished = new.with_name(f"{new.name}.unfinished")
+    shutil.rmtree(unfinished, ignore_errors=True)  # of a call that was interrupted
+    unfinished.mkdir(parents=True)
+    shutil.copy(folder / "config.json", unfinished)
+    for name, weights in ("checkpoint.pt", small), ("backbone.pt", small_backbone):
+        with common.replacing(unfinished / name) as file:
+            torch.save(weights, file)
+    unfinished.rename(new)
 
 
 def main(argv=None):

@@ -1,12 +1,11 @@
 """How much of a Cons. is rarity? A dimension that is active on few images is consistent by chance.
 
-    python studies/consistency/rarity.py cifar100-cpu-ncl cifar100-cpu-bayesncl
-    python studies/consistency/rarity.py cifar100-cpu-bayesncl-lars --draw rarity.png
-    python studies/consistency/rarity.py --gate runs/<run> …
+    python studies/consistency/rarity.py cifar100-cpu-ncl cifar100-cpu-bayesncl        a table
+    python studies/consistency/rarity.py cifar100-cpu-bayesncl-lars --draw rarity.png  a picture too
+    python studies/consistency/rarity.py --gate runs/<run> …                 is it the gate's doing?
 
-A table; a picture too, with a dot per dimension; is it the gate's rarity?
-
-The first two read the runs' dimensions in dimensions.csv, the third finished runs of bayesncl.py.
+The picture has a dot per dimension. The first two read the runs' dimensions in dimensions.csv, the
+third finished runs of bayesncl.py.
 Chance is the expected share of the most frequent class among as many test images, drawn at random:
 the mean of 200 orders of the test set. The table has means over live dimensions, then over seeds,
 ± where there are three or more. The figure's last panel has the mean over the dimensions that are

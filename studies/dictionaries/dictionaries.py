@@ -257,7 +257,7 @@ def keep(folder: Path, found: dict[str, dict[str, float]]) -> None:
     for name, of_dictionary in found.items():
         numbers |= interpret.prefixed(f"dictionary_{name}_", of_dictionary)
     common.write_json(folder / "dictionaries.json", numbers)
-    records.add(folder.resolve().name, "dictionaries", numbers)
+    records.add(folder, "dictionaries", numbers)
 
 
 # ------------------------------------------------------------------------------------- the program

@@ -44,7 +44,7 @@ def moment(folder: Path) -> str:
 
 
 def killed_run(program: str, root: Path, folder: str, most: int, longest: float, draw):
-    """Train, kill and resume until the run ends, after `most` kills in peace.
+    """Train, kill and resume until the run ends; after `most` kills it is left alone.
 
     longest: seconds until a kill, at most; draw: a numpy generator
     → the moments of the kills, and what the program said where it did not go on

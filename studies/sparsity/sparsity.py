@@ -175,7 +175,7 @@ def keep(folder: Path, numbers: dict[str, float]) -> None:
     """Write stability.json into a run's folder and, where it is on record, into its record."""
     with common.replacing(folder / "stability.json") as file:
         file.write(json.dumps(numbers).encode() + b"\n")
-    records.add(folder.resolve().name, "stability", numbers)
+    records.add(folder, "stability", numbers)
 
 
 def measure(folders: list[Path]) -> None:

@@ -192,7 +192,7 @@ def parts(device, peers: bool) -> None:
         "views: ours": views,
         "views: ours, --compile": views_compiled,
         "NT-Xent: ours": loss,
-        "probe: ours, until a step gains 3e-5": probe,
+        "probe: ours, until a step gains 1e-6": probe,
         "kNN: ours, k = 5 and 200": neighbours,
         "interpret.py, with its controls: ours": interpretability,
     }
@@ -203,7 +203,7 @@ def parts(device, peers: bool) -> None:
             except ImportError as error:
                 print(f"{error.name} is not installed")
     times = {}
-    for name in common.progress(sorted(calls), "parts of a run"):
+    for name in common.progress(list(calls), "parts of a run"):
         times[name] = seconds(calls[name])
     for name, taken in times.items():
         print(f"{name:50} {1000 * taken:8.1f} ms", flush=True)

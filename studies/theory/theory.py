@@ -244,7 +244,7 @@ def half_round(W: Tensor, other: Tensor, bias, keep, kappa, steps=60, lr=10.0) -
     D, of_D = masks(len(W), keep)
 
     def mean_over_masks(W):
-        outputs = srelu(z[:, None] * D @ W.mT, bias)  # (3^d, 2^d, d)
+        outputs = srelu((z[:, None] * D) @ W.mT, bias)  # (3^d, 2^d, d)
         return (outputs * of_D[:, None]).sum(1)  # (3^d, d)
 
     goal = mean_over_masks(other)

@@ -78,7 +78,7 @@ def co_occurrence(overlap: float, mixed="all") -> tuple[Tensor, Tensor]:
 
 def joint_of(prior: Tensor, given: Tensor) -> Tensor:
     """P(x, x') (n, n) of P(c) (C,) and P(x|c) (n, C)."""
-    return given * prior @ given.T
+    return (given * prior) @ given.T
 
 
 def normalised(joint: Tensor) -> tuple[Tensor, Tensor]:
