@@ -255,7 +255,8 @@ def own_run(runs, tmp_path):
 
 def test_numbers_are_left_in_the_folder_and_on_record(studies, own_run, capsys):
     file = records.file_of("dictionaries")
-    records.put(file, dict(run="mine", seed=3, final={}))
+    settings = json.loads((own_run / "config.json").read_text())
+    records.put(file, dict(run="mine", seed=3, settings=settings, final={}))
     run_program("dictionaries.py", own_run)
     left = json.loads((own_run / "dictionaries.json").read_text())
     (record,) = records.read(file)

@@ -183,7 +183,8 @@ def test_an_undefined_mono_score_is_shown_as_nan(tmp_path, study_runs, capsys):
 
 def test_stability_is_left_on_record_too(study_runs):
     file = records.file_of("sparsity")
-    records.put(file, dict(run="tiny-sparsity-ncl-8", seed=2, final={}))
+    settings = json.loads((study_runs[1] / "config.json").read_text())
+    records.put(file, dict(run="tiny-sparsity-ncl-8", seed=2, settings=settings, final={}))
     run_program("sparsity.py", *study_runs)
     (record,) = records.read(file)
     assert record["stability"] == left(study_runs[1])
