@@ -8,8 +8,10 @@ leaves, such as embeddings.npz, --eval-only makes anew. It cannot be trained fur
 """
 
 import argparse
+import io
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
 import torch
@@ -47,9 +49,18 @@ def copy_run(folder: Path, new: Path) -> None:
     unfinished.mkdir(parents=True)
     shutil.copy(folder / "config.json", unfinished)
     for name, weights in ("checkpoint.pt", small), ("backbone.pt", small_backbone):
-        with common.replacing(unfinished / name) as file:
-            torch.save(weights, file)
+        save_deflated(unfinished / name, weights)
     unfinished.rename(new)
+
+
+def save_deflated(path: Path, weights: dict) -> None:
+    """What torch.save writes, a zip archive, with its entries deflated: torch.load reads these."""
+    stored = io.BytesIO()
+    torch.save(weights, stored)
+    with common.replacing(path) as file, zipfile.ZipFile(stored) as archive:
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as smaller:
+            for name in archive.namelist():
+                smaller.writestr(name, archive.read(name))
 
 
 def main(argv=None):
