@@ -165,7 +165,7 @@ def test_commands_of_a_question_parse(monkeypatch, question):
 
 RUN_BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
 NAMED_OTHERWISE = {"runs/shapes-sparsity-simclr-": "runs/shapes-simclr-"}  # the same runs
-ADDED = "seed", "out", "device", "data_root", "resume", "command", "preset_used"
+ADDED = "seed", "out", "device", "data_root", "resume", "compile", "command", "preset_used"
 
 
 @pytest.mark.parametrize("question", run.questions())
