@@ -1426,9 +1426,9 @@ class Run:
             trained = f"the run in {self.folder} has trained {done} already"
             raise BadInput(f"--epochs {args.epochs}: {trained}")
         if args.resume and rank() == 0:
+            self.truncate_log(done)  # first: it may refuse, and then all stays
             if done < args.epochs:
                 self.unfinish()
-            self.truncate_log(done)
             self.grow_epochs()
         if args.resume:
             print(f"goes on after epoch {done}")

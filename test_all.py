@@ -7072,6 +7072,12 @@ def test_a_run_that_grows_is_not_finished_until_its_end(copied, monkeypatch):
     assert not (copied / "embeddings.npz").exists()
 
 
+def test_a_run_that_is_refused_stays_finished(copied):
+    (copied / "metrics.jsonl").write_text("")
+    assert "lacks lines of epochs 1 to 3" in refusal("ncl.py --epochs 4 --resume", copied)
+    assert {"backbone.pt", "embeddings.npz"} <= {path.name for path in copied.iterdir()}
+
+
 def test_a_grown_run_says_what_it_was_before(copied):
     run_program("ncl.py --epochs 4 --resume", copied)
     assert json.loads((copied / "config.json").read_text())["epochs_before"] == [3]
