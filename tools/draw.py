@@ -25,6 +25,12 @@ except ImportError as error:
         raise ImportError(f"{error}: pip install matplotlib") from error
 
 
+OF_ONE_RUN = {  # what seeds of one recipe may differ in
+    *("seed", "out", "resume", "eval_only", "data_root", "checkpoint_every", "verbose"),
+    *("command", "commit", "date", "device", "hardware", "torch", "lines"),
+}
+
+
 def save(figure, path: Path) -> None:
     """Write a figure and forget it."""
     figure.savefig(path, dpi=110)
@@ -188,17 +194,39 @@ def titles(runs: list[tuple]) -> list[str]:
     return [folder.resolve().name for folder, _, _ in runs]
 
 
+def recipe_of(config: dict) -> str:
+    """The settings that runs have in common which differ in their seed alone."""
+    return json.dumps({key: value for key, value in config.items() if key not in OF_ONE_RUN})
+
+
+def as_seeds(runs: list[tuple[Path, dict, dict]]) -> dict[str, list[dict]]:
+    """Title → final records of the runs of one recipe: the method; of its further recipes with the
+    name of the first folder.
+
+    runs: (folder, config, final record)
+    """
+    title_of = {}  # recipe: title
+    records = {}
+    for folder, config, record in runs:
+        title = config["method"]
+        if title in records:
+            title += f", {folder.resolve().name}"
+        title = title_of.setdefault(recipe_of(config), title)
+        records.setdefault(title, []).append(record)
+    return records
+
+
 def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
     """All pictures of runs of image methods, in their folders; what compares them in the first's.
 
-    selection.png has the runs with the first one's data set and K, a method's runs as its seeds.
+    selection.png has the runs with the first one's data set and K, those of one recipe as seeds.
 
     runs: (folder, config with metrics.jsonl as "lines", arrays)
     """
     if not runs:
         return
     first, first_config, first_arrays = runs[0]
-    records = {}  # method: final records
+    with_selection = []  # (folder, config, final record)
     for folder, config, arrays in runs:
         dimensions(folder / "dimensions.png", arrays["z"])
         if config["method"] == "simsiam":
@@ -211,9 +239,9 @@ def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
         same_shape = arrays["z"].shape == first_arrays["z"].shape
         selected = any(name.startswith("p_at_10_top") for name in last)
         if same_data and same_shape and selected and last["p_at_10"] is not None:
-            records.setdefault(config["method"], []).append(last)
-    if records:
-        selection(first / "selection.png", records)
+            with_selection.append((folder, config, last))
+    if with_selection:
+        selection(first / "selection.png", as_seeds(with_selection))
     if len(runs) > 1 or first_config["method"] == "sparsehead":
         arrays = [arrays for _, _, arrays in runs]
         spectra(first / "spectra.png", dict(zip(titles(runs), arrays)))

@@ -81,6 +81,13 @@ def test_selection_is_the_mean_over_seeds(drawn, tmp_path):
     assert lines_of(right)["ncl, random"] == ([8, 16, 32], [18, 34, 62])
 
 
+def test_only_runs_of_one_recipe_are_seeds():
+    first, second = dict(method="ncl", seed=1, topk=None), dict(method="ncl", seed=2, topk=None)
+    runs = [(Path("a"), first, {"n": 1}), (Path("b"), first | dict(topk=16), {"n": 2})]
+    runs.append((Path("c"), second, {"n": 3}))
+    assert draw.as_seeds(runs) == {"ncl": [{"n": 1}, {"n": 3}], "ncl, b": [{"n": 2}]}
+
+
 def titled(*configs):
     return draw.titles([(Path(f"run{i}"), config, {}) for i, config in enumerate(configs)])
 
