@@ -332,6 +332,13 @@ def test_links_lead_to_what_is_on_record(page):
         assert report.runs_in(page.parent / file, run), name
 
 
+@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
+def test_rows_are_as_wide_as_their_head(page):
+    for table in report.TABLE.findall(page.read_text(encoding="utf-8")):
+        widths = {len(report.cells_of(line)) for line in table.splitlines()}
+        assert len(widths) == 1, table
+
+
 @pytest.mark.parametrize("name", [name for name in PAGES if name != "README.md"])
 def test_every_cell_says_something(name):
     for line in PAGES[name].read_text(encoding="utf-8").splitlines():

@@ -180,6 +180,13 @@ def read_other(folder: Path, own: interpret.Embedding) -> interpret.Embedding:
     return other
 
 
+def read_simclr(folder: Path, own: interpret.Embedding) -> interpret.Embedding:
+    """The embedding of a run of simclr.py; BadInput for another method's or of other images."""
+    method = common.read_run(folder).method
+    common.need(method == "simclr", f"{folder} is a run of {method}.py; --simclr wants simclr.py's")
+    return read_other(folder, own)
+
+
 def read_sae(folder: Path, own: interpret.Embedding) -> interpret.Embedding:
     """The codes of a run of sae.py; BadInput unless they are of the run's own features."""
     codes = read_other(folder, own)
@@ -200,7 +207,7 @@ def dictionaries(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, 
         "rotated": [own.z] * interpret.DRAWS,
     }
     if args.simclr:
-        sources["simclr"] = [read_other(args.simclr, own).judge] * interpret.DRAWS
+        sources["simclr"] = [read_simclr(args.simclr, own).judge] * interpret.DRAWS
     codes = None
     if args.sae:
         codes = read_sae(args.sae, own)

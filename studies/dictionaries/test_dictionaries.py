@@ -283,6 +283,11 @@ def test_other_test_images_are_refused(runs, own_run):
     assert "mine-seed3 has other test images than ncl" in told
 
 
+def test_another_method_is_refused_as_simclr(runs):
+    told = refusal("dictionaries.py", runs / "simclr", "--simclr", runs / "ncl")
+    assert "is a run of ncl.py; --simclr wants simclr.py's" in told
+
+
 def test_an_autoencoder_of_other_features_is_refused(runs, codes):
     told = refusal("dictionaries.py", runs / "simclr", "--sae", codes)
     assert "is not what sae.py makes of simclr" in told
