@@ -25,6 +25,7 @@ import copy
 import ctypes
 import dataclasses
 import importlib
+import inspect
 import io
 import json
 import math
@@ -1403,11 +1404,13 @@ class Run:
             return model
         if self.device.type == "cuda":
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        # static_graph: some weights get no gradient. broadcast_buffers: BatchNorm's statistics stay
-        # each process's own, and rank 0 saves its own; torch 2.11 cannot share them here.
-        return nn.parallel.DistributedDataParallel(
-            model, static_graph=True, broadcast_buffers=False
-        )
+        # static_graph: some weights get no gradient. Each process keeps BatchNorm's statistics of
+        # its own, and rank 0 saves its own: torch 2.11 cannot share them here.
+        Parallel = nn.parallel.DistributedDataParallel
+        share = "forward_sync_buffers"
+        if share not in inspect.signature(Parallel).parameters:
+            share = "broadcast_buffers"  # before torch 2.13
+        return Parallel(model, static_graph=True, **{share: False})
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         """Load what --eval-only or --resume names, if it is there; → the epochs that are done."""
