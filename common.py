@@ -1109,7 +1109,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv=None) -> argparse.Namespace:
         """The flags; where one is not given, what the run named by --resume or --eval-only had;
-        else the preset of the data set.
+        else the preset of the data set. With --eval-only, --preset goes before the run.
         """
         method = Path(self.prog).stem
         # None where no --dataset is given: argparse leaves alone what a Namespace has.
@@ -1130,7 +1130,8 @@ class Parser(argparse.ArgumentParser):
             need(Path(eval_only).exists(), f"--eval-only: there is no {eval_only}")
             saved = self.saved_settings(eval_only, Path(eval_only).parent, method, preset)
             if given.dataset and given.dataset != saved.get("dataset"):
-                saved.pop("limit", None)  # it was of the run's own data
+                for of_its_data in "limit", "classes":
+                    saved.pop(of_its_data, None)
 
         if preset_name and not given.resume:
             defaults = saved | preset  # it was asked for in this call
@@ -1141,13 +1142,19 @@ class Parser(argparse.ArgumentParser):
         args = self.parse_args(argv, argparse.Namespace(method=method, command=command))
 
         if given.resume:
-            for name in saved.keys() - self.MAY_CHANGE:
+            for action in self._actions:
+                name = action.dest
+                if name not in saved.keys() - self.MAY_CHANGE:
+                    continue
                 value = getattr(args, name)
                 if value != saved[name]:
-                    flag = name.replace("_", "-")
-                    raise BadInput(f"--{flag} {value} contradicts the run's {saved[name]}")
-            fewer = f"--epochs {args.epochs} is less than the run's {saved.get('epochs')}"
-            need(args.epochs >= saved.get("epochs", 0), f"{fewer}: a resumed run may only grow")
+                    flag = action.option_strings[0] if action.option_strings else name
+                    told = flag if action.nargs == 0 else f"{flag} {value}"  # a switch has no value
+                    raise BadInput(f"{told} contradicts the run's {saved[name]}")
+            before = saved.get("epochs")
+            if before is not None:  # else each experiment of sparse_coding.py has its own
+                fewer = f"--epochs {args.epochs} is less than the run's {before}"
+                need(args.epochs >= before, f"{fewer}: a resumed run may only grow")
         check_device(args.device)
         return args
 

@@ -12,7 +12,8 @@ coordinates, and a one-layer encoder should find the features again.
         ‖ h^o(a1)/‖·‖ − sg[ h^t(a2)/‖·‖ ] ‖², then with o and t exchanged
     SimSiam, one network
         −cos(W^p h(a1), sg[h(a2)]) / 2, and the same with a1 and a2 exchanged
-    sg: stop-gradient; W^p: the head, if there is one, also of Eq. (9)'s h
+    sg: stop-gradient. A head W^p, if there is one, is put on the h of Eq. (9) and, in Eq. (5), on
+    that of the network that learns; o and t share it
 
 Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and non-contrastive
 learning", AISTATS 2022, arXiv 2203.15702. Equation, figure and theorem numbers are theirs, "the
@@ -68,7 +69,7 @@ from torch import Tensor
 import common
 
 # ---------------------------------------------------------------------------------------- settings
-# The factors of the study with their values in the paper. parser() says what each means.
+# The factors of the study and their values with --paper. parser() says what each means.
 LOSS = dict(method="simclr", head="none", similarity="cosine")
 ENCODER = dict(layers=1, batch_norm="yes", activation="srelu", bias=0.0, train_bias="yes")
 WEIGHTS = dict(normalise="none", warm=None, warm_columns="random")
@@ -106,7 +107,7 @@ def generator(seed: int, purpose: int, device="cpu") -> torch.Generator:
 
 
 def active_features(d: int, sparsity: float) -> tuple[int, int]:
-    """How many entries −1 and how many in all the authors' latents have."""
+    """Of the authors' latents: how many entries are −1, and how many are not 0."""
     minus = math.ceil(d * sparsity / 2)
     active = math.ceil(d * sparsity)  # in the authors' floats: ⌈10 · .3⌉ is 3
     return minus, max(active, minus + 1)
@@ -280,14 +281,20 @@ class NTXent(torch.autograd.Function):
 
 
 def cosine(u: Tensor, v: Tensor) -> Tensor:
-    """Mean over the batch of cos(u, v), (R,), of u, v (R, K, B). Eq. (4), (5): 2 − 2 cos."""
+    """Mean over the batch of cos(u, v), (R,), of u, v (R, K, B).
+
+    The loss of Eq. (4) and (5) is 2 − 2 times this.
+    """
     dot = (u * v).sum(1)
     squares = u.square().sum(1) * v.square().sum(1)
     return (dot / squares.clamp(min=1e-12).sqrt()).mean(1)
 
 
 def product(u: Tensor, v: Tensor) -> Tensor:
-    """Mean over the batch of u · v, (R,), of u, v (R, K, B). Eq. (6) to (8): 2 − 2 u · v."""
+    """Mean over the batch of u · v, (R,), of u, v (R, K, B).
+
+    The loss of Eq. (6) to (8) is 2 − 2 times this.
+    """
     return (u * v).sum(1).mean(1)
 
 
@@ -308,7 +315,7 @@ def support_separation(W: Tensor, M: Tensor) -> Tensor:
     """Eq. (11) as a number, which is ours: how much a feature's best neuron prefers it, (R, d).
 
     |cos(W_i, M_j)| minus the largest |cos(W_i, M_k)|, k ≠ j, of feature j's best neuron i.
-    1: the neuron answers to its feature alone; at most 0: not to it most.
+    1: the neuron answers to its feature alone; 0 or less: to another as much, or more.
     """
     d = M.shape[2]
     cosines = (F.normalize(W, dim=2) @ F.normalize(M, dim=1)).abs()  # (R, m, d)
@@ -404,7 +411,7 @@ class Encoder(nn.Module):
 
 
 def warm_columns(kind: str, m: int, d: int, random: torch.Generator) -> Tensor:
-    """Which feature each of m neurons starts at, (m,). m = d: neuron i at feature i."""
+    """Which feature each of m neurons starts at, (m,); where m = d neuron i at i."""
     if m == d:
         return torch.arange(d)
     columns = torch.randint(d, (m,), generator=random)
@@ -444,7 +451,10 @@ def gaussian(data: Data, purpose: int, *shape: int) -> Tensor:
 
 
 def start_weights(s: SimpleNamespace, data: Data, network: int) -> list[Tensor]:
-    """The weights of an encoder's layers: N(0, 1/(pd)), or the first warm at columns of M."""
+    """The weights of an encoder's layers: N(0, 1/(pd)).
+
+    With a warm start the first layer's are columns of M plus noise.
+    """
     purpose = PURPOSES["weights"] + 10 * network
     first = gaussian(data, purpose, s.m, s.p)
     layers = [first / math.sqrt(s.p * s.d)]
@@ -548,8 +558,9 @@ def marks(s: SimpleNamespace, records: int) -> set[int]:
     """After which epochs to measure: about twice `records`, and where BUDGET is spent."""
     evenly = np.linspace(1, s.epochs, records)
     by_ratio = np.geomspace(1, s.epochs, records)
-    spent = round(BUDGET[s.method] / (s.lr[0] * s.steps))
-    epochs = {spent, s.epochs}
+    epochs = {s.epochs}
+    for lr in s.lr:
+        epochs.add(round(BUDGET[s.method] / (lr * s.steps)))
     for spaced in (evenly, by_ratio):
         epochs.update(spaced.round().astype(int).tolist())
     return epochs
@@ -656,6 +667,7 @@ ALIGNED = WARM | dict(warm_columns="aligned")
 ROWS = dict(normalise="rows")
 LONG = LEVELS | dict(lr=2.0, batch_size=128)  # to learning rate × steps 4000
 BINARY = LEVELS | dict(activation="relu", latents="zero-one")
+INDEPENDENT = LEVELS | dict(masks="independent")
 DEPENDENT = LEVELS | dict(masks="dependent")  # what one view lacks, the other has
 EQ6 = FIG7 | ROWS | dict(warm=1.25, similarity="product", batch_norm="no")
 
@@ -678,7 +690,7 @@ FIG7_END = {"min": {1.0: 0.85, 1.25: 0.85}}  # from .62, which is between the st
 OURS = {"min": None}  # the paper has nothing
 
 # Experiment → its programs: title, factors, what the paper reports. Beside factors there are
-# `fast`, what differs from FAST, and `by`, by which a table splits replicas as by swept factors.
+# `fast`, what differs from FAST, and `by`, by which a table splits replicas, as by what is swept.
 EXPERIMENTS = {
     "table1": [
         ("SimCLR", SIMCLR | LEVELS, TABLE1_SIMCLR),
@@ -729,9 +741,9 @@ EXPERIMENTS = {
         ("Fig. 7 by Eq. (6), b = 0.2", EQ6 | dict(bias=0.2, train_bias="no"), OURS),
     ],
     "masks": [
-        ("SimCLR, independent masks", SIMCLR | LEVELS, OURS),
+        ("SimCLR, independent masks", SIMCLR | INDEPENDENT, OURS),
         ("SimCLR, dependent masks", SIMCLR | DEPENDENT, OURS),
-        ("SimSiam, independent masks", SIMSIAM | LEVELS, OURS),
+        ("SimSiam, independent masks", SIMSIAM | INDEPENDENT, OURS),
         ("SimSiam, dependent masks", SIMSIAM | DEPENDENT, OURS),
     ],
     "custom": [("custom", {}, OURS)],
@@ -757,6 +769,7 @@ def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
     for name in SWEPT:
         if not isinstance(chosen[name], list):
             chosen[name] = [chosen[name]]
+        chosen[name] = list(dict.fromkeys(chosen[name]))  # a value that is given twice is one
 
     s = SimpleNamespace(**chosen)
     if s.noise == [None]:
@@ -841,7 +854,7 @@ def rows(
         for key, curve in own.items():
             kept[f"{experiment}/{title}/{key}"] = curve
 
-        ends = [-1]
+        ends = [-1]  # of a question about the budget also where the paper's is spent
         if experiment == "budget":
             from_budget = np.abs(own["lr_times_steps"] - BUDGET[s.method])
             ends = [int(from_budget.argmin()), -1]
@@ -875,15 +888,16 @@ def of_seeds(curve: np.ndarray, end: int, claim: float | str | None) -> dict:
 
 
 # ------------------------------------------------------------------------------------- the program
-DEST = {"method": "loss"}  # factors with another name in args, whose `method` is this program
+DEST = {"method": "loss"}  # the factor `method` is args.loss: args.method is the program's name
 
-# With these the paper's numbers still mean the same; with any other factor they say nothing.
+# A run with these flags is still compared with the paper; with any other one it is not.
 COMPARABLE = {"lr", "epochs", "batch_size", "n", "seeds", "sparsity"}
 
 
 def parser() -> common.Parser:
     """The command line: which experiments, and a flag for every factor."""
     flags = common.Parser(__file__, __doc__)
+    flags.MAY_CHANGE = set()  # when a run is resumed: programs that have ended had its --epochs
     usual = [name for name in EXPERIMENTS if name.startswith(("table", "fig"))]
     flags.add_argument(
         "--experiment",
@@ -891,7 +905,8 @@ def parser() -> common.Parser:
         choices=[*EXPERIMENTS, "all"],
         metavar="NAME",
         default=usual,
-        help="table1, fig1 … fig7 (by default), alignment, budget, variants, masks, custom, all",
+        help="table1, fig1 … fig7 (by default), alignment, budget, variants, masks, custom, all "
+        "(but custom)",
     )
     flags.add_argument(
         "--paper",
@@ -935,7 +950,10 @@ def parser() -> common.Parser:
     add("--normalise", text, choices=["none", "rows", "columns"])
     text = "warm start: rows are columns of M plus noise of standard deviation p^(−warm/2)"
     add("--warm", text, type=positive)
-    text = "random: drawn per network; aligned: the same in both; covered: none left out"
+    text = (
+        "random: drawn per network; aligned: the same in both; covered: none left out; with as "
+        "many neurons as features neuron i always starts at feature i"
+    )
     add("--warm-columns", text, choices=["random", "aligned", "covered"])
 
     text = (
@@ -945,7 +963,11 @@ def parser() -> common.Parser:
     )
     kinds = ["authors", "iid", "zero-one", "exact", "onehot", "onehot-plus"]
     add("--latents", text, choices=kinds)
-    add("--sparsity", "Pr(z_i ≠ 0), before all-zero samples are drawn again", type=share)
+    text = (
+        "Pr: of iid and zero-one Pr(z_i ≠ 0), before all-zero samples are drawn again; of authors "
+        "and exact it sets how many entries are not 0"
+    )
+    add("--sparsity", text, type=share)
     text = "D1 x and D2 x (Eq. 3) or 2 D x and 2 (I − D) x (Eq. 2)"
     add("--masks", text, choices=["independent", "dependent"])
     add("--keep", "probability that a mask keeps a coordinate", type=share)
@@ -961,7 +983,10 @@ def parser() -> common.Parser:
     add("--p", "observed dimensions", type=whole)
     add("--d", "hidden features", type=whole)
     add("--m", "neurons", type=whole)
-    text = "train with seeds 1 to N, each with data, weights and masks of its own"
+    text = (
+        "train with seeds 1 to N, each with data, weights and masks of its own; alignment's "
+        "Fig. 5 always has 60"
+    )
     add("--seeds", text, type=whole)
     return flags
 
@@ -982,6 +1007,9 @@ def plan(args) -> dict[str, list]:
         programs[experiment] = []
         for title, factors, claims in EXPERIMENTS[experiment]:
             s = setting(factors, given, args.paper)
+            for name in sorted(factors.keys() & given.keys() - COMPARABLE - {*SWEPT}):
+                if given[name] != factors[name]:
+                    title += f", {name} {given[name]}"  # it may say what the factor was
             if not given.keys() <= COMPARABLE:
                 claims = dict.fromkeys(claims)
             programs[experiment].append((title, s, claims))
@@ -1009,13 +1037,15 @@ def main(argv=None):
     elif (folder / "results.json").exists() and not memory.exists():
         raise common.BadInput(f"--resume {folder}: this run is complete")
     memory.mkdir(exist_ok=True)
+    for note in memory.glob("*.pt"):
+        common.need(note.stem.endswith(f"-{args.device}"), f"{note} is of another device: name it")
     print(f"sparse_coding on {common.hardware(device)}: {folder}")
 
     found, curves = [], {}
     for experiment, programs in experiments.items():
         begin = time.perf_counter()
         for i, (title, s, claims) in enumerate(programs):
-            note = memory / f"{experiment}-{i}-{args.device}.pt"  # each device its own
+            note = memory / f"{experiment}-{i}-{args.device}.pt"
             what = f"{experiment}: {title}"
             replicas, measured = train(s, device, memory=note, what=what)
             own_rows, own_curves = rows(experiment, title, s, replicas, measured, claims)

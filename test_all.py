@@ -4477,6 +4477,16 @@ def test_epochs_are_measured_evenly_and_by_ratio():
     assert sc.marks(s, 4) == {1, 334, 667, 1000} | {10, 100} | {500}  # 500: lr × steps 200
 
 
+def test_the_budget_of_each_learning_rate_is_measured():
+    s = small_setting(epochs=1000, lr=[0.1, 0.2])
+    assert {500, 250} <= sc.marks(s, 4)
+
+
+def test_a_value_given_twice_is_one_replica():
+    s = sc.setting({}, dict(lr=[0.1, 0.1, 0.2]), paper=False)
+    assert s.lr == [0.1, 0.2]
+
+
 def test_the_papers_budget_is_measured():
     _, curves = sc.train(small_setting(lr=5.0, epochs=12), records=2)
     assert 10 in curves["epoch"]  # where lr × steps is 200
@@ -4952,6 +4962,28 @@ def test_a_run_killed_before_its_first_note_goes_on(tmp_path):
     assert (tmp_path / "results.json").read_bytes() == rows
 
 
+def test_a_run_of_each_experiments_epochs_goes_on(tmp_path):
+    flags = "--experiment fig4 --n 20 --batch-size 10 --seeds 1 --device cpu --out"
+    run_program(f"sparse_coding.py {flags}", tmp_path)
+    rows = (tmp_path / "results.json").read_bytes()
+    (tmp_path / "results.json").unlink()
+    run_program("sparse_coding.py --resume", tmp_path)
+    assert (tmp_path / "results.json").read_bytes() == rows
+
+
+def test_a_landscape_does_not_change_its_length(landscape_run):
+    told = refusal("sparse_coding.py --epochs 48 --resume", landscape_run[0])
+    assert "--epochs 48 contradicts the run's 24" in told
+
+
+def test_notes_of_another_device_are_refused(tmp_path):
+    run_program("sparse_coding.py --experiment fig2 --epochs 2 --device cpu --out", tmp_path)
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "fig2-0-cuda.pt").touch()
+    told = refusal("sparse_coding.py --device cpu --resume", tmp_path)
+    assert "fig2-0-cuda.pt is of another device" in told
+
+
 NOTES = {
     "weights": dict(model=9),
     "one random state": dict(random=[torch.zeros(0, dtype=torch.uint8)]),
@@ -4999,6 +5031,13 @@ def test_all_is_all_but_custom():
 def test_claims_stand_with_other_seeds_and_levels():
     flags = "--experiment fig2 --seeds 9 --sparsity 0.2 --lr 1 --epochs 9 --n 200 --batch-size 90"
     assert planned(*flags.split()) == {"fig2": [{"min": "high"}, {"min": "low"}]}
+
+
+def test_a_title_says_which_of_its_factors_is_another():
+    flags = "--experiment masks --masks dependent".split()
+    titles = [title for title, _, _ in sc.plan(sc.parser().parse(flags))["masks"]]
+    assert titles[0].endswith("independent masks, masks dependent")
+    assert titles[1].endswith("dependent masks")
 
 
 def test_claims_fall_with_any_other_factor():
@@ -6809,6 +6848,7 @@ REFUSED_RUNS = {
     "simclr.py --resume nowhere": "nowhere is no run: there is no nowhere/config.json",
     "simclr.py --resume {simclr} --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
     "ncl.py --resume {ncl} --epochs 2": "--epochs 2 is less than the run's 3",
+    "simsiam.py --resume {simsiam} --no-stop-grad": "--no-stop-grad contradicts the run's True",
     "ncl.py --resume {ncl} --out no": "it without --out",
     "ncl.py --eval-only {simclr}": "is a run of simclr.py, not of ncl.py",
     "ncl.py --eval-only nowhere": "there is no nowhere",
@@ -6832,7 +6872,8 @@ REFUSED = REFUSED_FLAGS | REFUSED_RUNS | REFUSED_PROGRAMS
 
 def complete(command, runs, tiny):
     """The command with its folders filled in, as one that would train for a second."""
-    program, _, flags = command.format(ncl=runs / "ncl", simclr=runs / "simclr").partition(" ")
+    folders = {method: runs / method for method in METHODS}
+    program, _, flags = command.format(**folders).partition(" ")
     name = program.removesuffix(".py")
     if name in METHODS:
         flags = f"{tiny} {flags}"
