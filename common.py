@@ -1182,8 +1182,9 @@ class Parser(argparse.ArgumentParser):
             if name not in config or name in self.OF_A_CALL:
                 continue
             value = config[name]
-            default = preset.get(name, action.default)
-            not_given = value is None and default is None
+            # None is right where neither the flag nor every preset has a value.
+            of_all = [each.get(name) for each in self.presets.values()]
+            not_given = value is None and action.default is None and (None in of_all or not of_all)
             fits = not_given or can_give(action, value)
             need(fits, f"{source}: its config.json says {name} is {value!r}, which no flag gives")
             saved[name] = value
@@ -1223,7 +1224,10 @@ def check_device(device: str) -> None:
 
 @torch.no_grad()
 def print_shapes(model: nn.Module, args: argparse.Namespace) -> None:
-    """What each part of the model makes of a batch: `head: (256, 64) → (256, 256)`, a line each."""
+    """What each part that images pass makes of a batch, a line each.
+
+    Such as `head: (256, 64) → (256, 256)`.
+    """
 
     def watch(name: str, part: nn.Module):
         def tell(_, inputs, output):

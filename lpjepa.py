@@ -6,8 +6,8 @@
 
 The lower μ, the sparser: the loss aims at a share P(ε > −μ) of active entries. It does not enforce
 it. In hundreds of dimensions random projections are nearly normal, so that SW₂² compares means and
-covariances and hardly sees the shape. The share still follows μ, though not exactly, because z is
-the output of a ReLU, as the targets are.
+covariances and hardly sees the shape. But z, like the targets, is the output of a ReLU: so the
+share still follows μ, though not exactly.
 
 Kuang, Dagade, Rudner, Balestriero, LeCun, "Rectified LpJEPA: Joint-Embedding Predictive
 Architectures with Sparse and Maximum-Entropy Representations", ICML 2026, arXiv 2602.01456.
@@ -46,7 +46,7 @@ WIDE = dict(arch="resnet50", image_size=224, head_hidden=2048, head_out=2048)
 HALF = dict(batch_size=128, lr=0.0825, match_weight=125.0)  # lr: 0.165 for a batch of 256
 IMAGENET100 = PAPER | WIDE | HALF | dict(blur=0.5)
 
-# μ = −1.15 aims at a tenth of active entries.
+# μ = −1.15 aims at a tenth of the entries being active.
 SPARSE = dict(mu=-1.15, match_weight=125.0, projections=512, head_out=256)
 SMALL = dict(arch="resnet8")
 FAST = dict(epochs=15, optimizer="adam", lr=6e-3, weight_decay=0.0, warmup=0.75)
@@ -214,7 +214,8 @@ def main(argv=None):
             directions = torch.randn(args.projections, K, device=run.device, generator=shared)
             directions = F.normalize(directions)  # (P, K)
             u = torch.rand(2, N, K, device=run.device, generator=shared)
-            t1, t2 = rectified_samples(u, args.mu, args.noise)  # (N, K) each: how z shall be
+            # (N, K) each: samples of the distribution that z shall have
+            t1, t2 = rectified_samples(u, args.mu, args.noise)
 
             invariance = F.mse_loss(z1, z2)
             distance = (match(z1, t1, directions) + match(z2, t2, directions)) / 2

@@ -78,6 +78,7 @@ def info_nce(v, t, temperature):
         v = F.normalize(v.float(), dim=1, eps=EPS)
         t = F.normalize(t.float(), dim=1, eps=EPS)
         logits = v @ t.T / temperature  # (N, N): cosines / τ
+    # An equal caption of another image counts as wrong here; recall() counts it as right.
     own = torch.arange(len(v), device=v.device)  # (N,): image i's caption is caption i
     of_images = F.cross_entropy(logits, own)
     of_captions = F.cross_entropy(logits.T, own)
@@ -166,13 +167,15 @@ def numbered(captions):
 
 
 def class_names(args, data):
-    """Prefix of a metric → names: "" → of the classes, "background_" → of the backgrounds.
+    """Names by the prefix of their metrics: "" for the classes, "background_" for the backgrounds.
 
     Only those that are known. The file that --classes names must exist.
     """
     folder = Path(__file__).parent / "assets" / "classes"
     class_file = Path(args.classes or folder / f"{args.dataset}.txt")
     background_file = folder / f"{args.dataset}-backgrounds.txt"
+    if args.classes and data.classes is None:
+        raise common.BadInput(f"--classes {args.classes}: {data.name} has no labels")
     names = {}
     if data.classes is not None and (args.classes or class_file.exists()):
         names[""] = names_in(class_file, data.classes.tolist(), data.name)
@@ -218,14 +221,14 @@ def made_of(names, y):
 
 
 # ------------------------------------------------------------------------------ MMNCL's evaluation
-def recall(queries, targets, captions):
+def recall(queries, targets, numbers):
     """Recall@1 and @5 in %: how often the nearest target, or one of the five nearest, is right.
 
-    Nearest by cosine. Right: it has the query's caption.
-    queries, targets: (N, K); captions: (N,), of both, equal numbers for equal captions.
+    Nearest by cosine. Right: it has the query's number.
+    queries, targets: (N, K); numbers: (N,), of both, of their captions.
     """
     _, nearest = common.neighbours(queries, targets, min(5, len(targets)))  # (N, 5)
-    right = captions[nearest] == captions[:, None]  # (N, 5)
+    right = numbers[nearest] == numbers[:, None]  # (N, 5)
     r1 = right[:, 0].float().mean()
     r5 = right.any(1).float().mean()
     return 100 * r1.item(), 100 * r5.item()
@@ -245,7 +248,8 @@ def embed(model, texts, device):
 def measure_text(run, model, data, v, captions, names):
     """Retrieval, zero-shot accuracy and the text's own numbers, for the run's record.
 
-    v: embeddings (N, K) of the test images; captions: theirs, whose g, t⁺ and text go to text.npz.
+    v: embeddings (N, K) of the test images; captions: N strings, one of each. text.npz keeps the
+    captions with their g and t⁺.
     """
     g, t = embed(model, captions, v.device)
     g, t = g.clamp(-65504, 65504), t.clamp(-65504, 65504)  # what 16 bits can hold
@@ -263,9 +267,12 @@ def measure_text(run, model, data, v, captions, names):
     found = common.of_dimensions(t.cpu().numpy(), labels, g.cpu().numpy())
     metrics = {f"text_{name}": value for name, value in found.items()}
 
-    _, numbers = np.unique(captions, return_inverse=True)  # equal for equal captions
+    same = captions
+    if data.captions_test is None:  # made of class names: no image tells their templates apart
+        same = labels[""]
+    _, numbers = np.unique(same, return_inverse=True)  # equal where one is right for the other
     numbers = torch.from_numpy(numbers).to(v.device)  # (N,)
-    # The image asks and a caption answers; then the other way round.
+    # Named after what is found: text_r1, where an image asks and a caption answers; then image_r1.
     metrics["text_r1"], metrics["text_r5"] = recall(v, t, numbers)
     metrics["image_r1"], metrics["image_r5"] = recall(t, v, numbers)
 

@@ -11,11 +11,14 @@ rep_relu only the gradient differs.
 
     python nce.py                            the built-in data set, on a laptop
     python nce.py --head mlp                 with a projector, where it differs from --loss ce
-    python nce.py --dataset imagenet100      the setting of the paper's Fig. 4, without projector
+    python nce.py --dataset imagenet100      the setting of the paper's Fig. 4: no projector, relu
 
 Where we differ from the paper, besides what common.py lists:
 1. It has no code for NCE: the recipe is ours, the usual one of supervised training.
 2. It does not say whether σ₊ is applied to the class weights too: --weights.
+
+--eval-only on another data set needs as many classes as the run had. top1 and top5 compare its
+class numbers with the run's, and mean nothing where these are other classes.
 """
 
 import torch
@@ -207,7 +210,7 @@ def main(argv=None):
                 _, f, logits = net(x)
             target = one_hot[labels[index]]  # (N, C)
             # Under torchrun each process has a part of the batch; the loss is of all parts. gather
-            # joins float rows, so labels are one-hot.
+            # joins matrices of floats alone, so labels go as one-hot rows.
             f, logits, target = common.gather(f, logits, target)
             loss = F.cross_entropy(logits, target)
 

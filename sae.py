@@ -9,7 +9,7 @@
 x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1.
 TopK keeps the k largest scores of an image. BatchTopK in training keeps the k·N largest of a batch
 of N, and later every score above a threshold: the smallest that a batch kept, on average.
-The second term brings dead units back; without any it is 0.
+The second term, α (--aux-weight), brings dead units back; while no unit is dead it is 0.
 
 TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders",
 arXiv 2406.04093. BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders",
@@ -24,10 +24,11 @@ Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai
 (B: BatchTopK of bartbussmann), and from dictionary_learning of saprmarks, which has both (D):
 1. x has one mean and one scale for all images (O, B: each input its own; D: a scale at most).
 2. The encoder has no bias (O, D: one). As x is centred, a dead unit's score is positive on some
-   images, from which it can come back.
+   images while b is small, and from these it can come back.
 3. b starts at 0 (O, D: at the geometric median), W_enc at W_decᵀ (O, B: with other norms).
 4. The second term is divided by the mean square of e (O, D: by its variance; B: by nothing).
-5. The second term trains b through the scores alone (O: through the decoder too).
+5. The second term takes e as given, and trains b through the scores alone (O: b through the
+   decoder too; B: all that e depends on).
 6. z' has d/2 entries, as in D (O: 256 with d = 768; B: 512 with d = 768).
 7. A unit is dead once it was idle for as many inputs as there are images (O, D: 10,000,000 inputs;
    B: 5 batches). This is asked before a step: a unit that comes back in it still counts as dead
@@ -53,7 +54,7 @@ import torch.nn.functional as F
 import common
 
 # ---------------------------------------------------------------------------------------- settings
-# What is as in the run whose features are taken; tools/ read the settings of its views.
+# Settings taken over from the run whose features are used. Only tools/ read those of its views.
 OF_THE_RUN = ["dataset", "limit", "arch", "image_size"]
 VIEWS = ["min_scale", "jitter", "gray", "blur", "crop"]
 
@@ -159,7 +160,7 @@ class SAE(nn.Module):
 
     @torch.no_grad()
     def update(self, z, step):
-        """What follows an optimizer's step (from 0) that saw the codes z (N, K)."""
+        """What follows the optimizer's step number `step`, from 0, whose codes were z (N, K)."""
         self.W_dec.copy_(F.normalize(self.W_dec, dim=0))
 
         active = z > 0
@@ -210,7 +211,7 @@ def parser():
     add = flags.add_argument
     add("run", nargs="?", help="folder of a finished run, whose backbone.pt is read")
     add("--data-root", help="folder of the data sets (default: the run's)")
-    add("--topk", type=positive, default=8, help="k: active units of an image (default: 8)")
+    add("--topk", type=positive, default=8, help="k: most active units of an image (default: 8)")
     add(
         "--batch-topk", action="store_true", help="k units on average in a batch, not of each image"
     )
@@ -268,7 +269,7 @@ def main(argv=None):
     optimizer = torch.optim.Adam([sae.W_enc, sae.W_dec, sae.b], lr=args.lr, fused=True)
 
     run = common.Run(args, data)
-    first = run.restore(sae, optimizer)  # the epochs that are done; all, with --eval-only
+    first = run.restore(sae, optimizer)  # the epochs that are done
     h = representations(sae.backbone, data.images, args.image_size, args.device)  # (M, d)
     if not begun:
         sae.fit_standard(h)

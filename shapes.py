@@ -1,8 +1,8 @@
 """The built-in data set `shapes`: 6,000 images of an object on a background, with captions.
 
-Images are labelled with both. Objects are equally frequent and hard to tell, backgrounds are
-neither: what an unsupervised method prefers to see shows in its dimensions. Other frequencies,
-backgrounds and pairs of both make the shifts of tools/robustness.py.
+Each has two labels, its object and its background. Objects are equally frequent and hard to tell,
+backgrounds are neither: what an unsupervised method prefers to see shows in its dimensions. Other
+frequencies, backgrounds and pairs of both make the shifts of tools/robustness.py.
 """
 
 import argparse
@@ -52,7 +52,8 @@ MEAN_COLOURS = {  # red, green, blue in %, in the order of TEXTURES
 }
 
 
-# A texture is what a background adds to its colour, roughly in [−1, 1].
+# A background is its colour plus 0.22 times its texture. Textures are roughly in [−1, 1], but for
+# stars (4.5) and the joints of tiles (up to 2.8).
 # u, v: (32, 32), the pixel's place from −1 to 1, to the right and down
 # noise: (n, 32, 32), uniform in [0, 1]
 def sky(u, v, noise):
@@ -212,7 +213,7 @@ def draw(
         background = torch.where(chosen, partner, background)
     noise = torch.rand(n, 32, 32, generator=random, dtype=F64)
 
-    size = 0.7 + 0.22 * rand(n)  # (n, 1, 1), in halves of the image's side
+    size = 0.7 + 0.22 * rand(n)  # (n, 1, 1): its radius, half of the image's side being 1
     angle = 2 * math.pi * rand(n)
     # The centre, where the image goes from −1 to 1. An object may stick out by 0.05.
     cx = (2 * rand(n) - 1) * (1.05 - size)

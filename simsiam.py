@@ -5,13 +5,14 @@
     z = projector(backbone(x)),   p = predictor(z)
 
 Chen, He, "Exploring Simple Siamese Representation Learning", CVPR 2021, arXiv 2011.10566,
-Eq. (1) to (4). Constant embeddings are a minimum of L; that training does not find them is the
-paper's point. Without the stop-gradient, or without the predictor, it does.
+Eq. (1) to (4). Constant embeddings are a minimum of L; that training does not collapse to it is
+the paper's point. Without the stop-gradient, or without the predictor, it collapses: to two
+opposite points, as the projector's last BatchNorm keeps the mean at 0.
 
     python simsiam.py                                    the built-in data set, on a laptop
     python simsiam.py --no-stop-grad                     the embeddings collapse to a line
     python simsiam.py --no-predictor                     these too
-    python simsiam.py --dataset cifar10 --epochs 800     the paper's CIFAR recipe
+    python simsiam.py --dataset cifar10                  the paper's CIFAR recipe, 800 epochs
 
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.

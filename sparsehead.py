@@ -1,6 +1,6 @@
 """SparseHead: a projection head that uses few of its input's features, on seven base methods.
 
-    L = L_base(z1, z2) + λ ‖W‖₂,₁          W (m, d): the last linear layer of the head
+    L = L_base(z1, z2) + λ ‖W‖₂,₁          W (K, n): the last linear layer of the head
     ‖W‖₂,₁ = Σ_j ‖W_:j‖₂                   a column of zeros: a feature that the loss does not see
 
 L_base, of the embeddings z1, z2 of two views:
@@ -20,7 +20,7 @@ Twins, Zbontar et al., 2103.03230; VICReg, Bardes et al., 2105.04906; W-MSE, Erm
 
     python sparsehead.py                                    SimCLR + SparseHead, built-in data set
     python sparsehead.py --base byol --dataset cifar10      a row of the paper's Table 1
-    python sparsehead.py --sparse-weight 0 --head linear    the paper's Figure 1, with none and mlp
+    python sparsehead.py --sparse-weight 0 --head linear    the paper's Figure 1; also none and mlp
     python tools/finetune.py runs/<run>                     Table 2: 1 % and 10 % of the labels
 
 What the paper leaves open is from the code of W-MSE, whose protocol it follows. Where we differ
@@ -31,14 +31,15 @@ from the paper and from the bases' code, besides what common.py lists:
 4. ImageNet: one recipe of views (four bases blur and solarise the two views differently).
 5. ImageNet: saturation is jittered as brightness is (the same four: by half).
 6. ImageNet: heads have two layers with bias (Barlow Twins, VICReg: three).
-7. ImageNet: the learning rate ends at 0, all residual branches start on, SimCLR's τ is 0.5.
+7. ImageNet: the learning rate ends at 0, no residual branch starts at 0, SimCLR's τ is 0.5.
 8. ImageNet: W-MSE has 1000 epochs of ResNet-50 (its README, ImageNet-100: 240 of ResNet-18).
 9. Barlow Twins' λ is 0.005, its paper's (its code: 0.0051).
 10. SwAV has two crops (its best: eight), and no queue; LARS leaves its biases alone.
 11. SwAV's warm-up starts where common.py's does (its code: at 0.3/4.8 of the peak).
-12. SwAV's prototypes are normalised in the loss (its code: in place), and 512 off ImageNet.
+12. SwAV's prototypes are normalised in the loss (its code: in place); off ImageNet there are 512.
 13. SwAV's prototypes rest for one epoch (its code: for 313 steps).
-14. SSL-HSIC has the exact kernel with c = 1 (its code: 512 random features, a c that is learnt).
+14. SSL-HSIC has the exact kernel c/√(c² + distance²) with c = 1 (its code: 512 random features, a
+    c that is learnt).
 15. SSL-HSIC is evaluated without moving averages of the weights.
 16. SparseHead on vicreg, wmse, swav and ssl-hsic, and --prox, are ours.
 17. The settings `shapes` and `default` are ours.
@@ -54,7 +55,8 @@ import torch.nn.functional as F
 import common
 
 # ---------------------------------------------------------------------------------------- settings
-# Learning rate, weight decay, epochs and τ are the paper's, the rest is from W-MSE's code.
+# Learning rate, weight decay, epochs and τ are the paper's, the prototypes ours, the rest is from
+# W-MSE's code.
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=1024, head_out=64)
 TRAINING = dict(epochs=1000, batch_size=512, optimizer="adam", lr=3e-3, weight_decay=1e-6)
 SCHEDULE = dict(schedule="step", warmup=500 / 97)  # 500 steps: an epoch of 50,000 images has 97
@@ -86,7 +88,8 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "default": DEFAULT,
 }
 
-# On ImageNet the recipe is that of each base's own paper. First SimCLR's, then what differs.
+# On ImageNet the 1000 epochs are SparseHead's, the rest of the recipe is that of each base's own
+# paper. First SimCLR's, then what differs.
 RESNET50 = dict(arch="resnet50", image_size=224, head_hidden=2048, head_out=128)
 LARS = dict(batch_size=4096, optimizer="lars", lr=4.8, schedule="cosine", warmup=10.0)
 LARGE_VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5)
@@ -211,9 +214,9 @@ def wmse_loss(z1, z2, size=128, splits=1):
     """2 − 2 cos of z1, z2 (N, K), each whitened in sub-batches of `size` > K rows (W-MSE).
 
     The mean over the batch and over `splits` ways to split it. A batch is in random order, so a
-    fixed permutation splits it at random, in all processes alike. Several are not independent.
+    fixed permutation splits it at random, in all processes alike. The ways are not independent.
     """
-    golden = 0.618034  # the golden ratio's fraction: its multiples, less their whole part, scatter
+    golden = 0.618034  # the golden ratio − 1: its multiples modulo 1 scatter evenly over [0, 1)
     z = torch.stack([z1, z2])  # (2, N, K)
     row = torch.arange(len(z1), device=z1.device)
     loss = 0.0
@@ -286,7 +289,7 @@ def hsic_loss(*views, gamma=3.0):
 
 
 def l21_norm(weight):
-    """‖W‖₂,₁ = Σ_j ‖W_:j‖₂ of a layer's weight (m, d), a column for each input (Eq. 12).
+    """‖W‖₂,₁ = Σ_j ‖W_:j‖₂ of a layer's weight (K, n), a column for each input (Eq. 12).
 
     Its gradient at a column of zeros is 0.
     """
@@ -295,7 +298,7 @@ def l21_norm(weight):
 
 @torch.no_grad()
 def shrink_columns(weight, by):
-    """Proximal step of by·‖W‖₂,₁, in place: columns of weight (m, d) get shorter by `by`, to 0."""
+    """Proximal step of by·‖W‖₂,₁, in place: columns of weight (K, n) get shorter by `by`, to 0."""
     norms = weight.norm(dim=0).clamp(min=1e-12)
     weight.mul_((1 - by / norms).clamp(min=0))
 
@@ -323,7 +326,7 @@ def step_decay(step, steps, warmup, epochs):
     """
     warmup = min(round(warmup), steps // 2)
     share = min(1, (step + 1) / max(1, warmup))
-    left = epochs - step * epochs // steps  # epochs, with this one
+    left = epochs - step * epochs // steps  # epochs that are left, this one included
     if left <= min(50, epochs / 4):
         share *= 0.2
     if left <= min(25, epochs / 8):
@@ -379,7 +382,10 @@ class SparseHead(nn.Module):
 
     @property
     def W(self):
-        """The weight (m, d) of the head's last linear layer; None where there is no head."""
+        """The weight (K, n) of the head's last linear layer; None where there is no head.
+
+        n: its inputs, d with --head linear, the hidden units with mlp.
+        """
         if self.args.head == "mlp":
             return self.head[-1].weight
         if self.args.head == "linear":
@@ -387,9 +393,9 @@ class SparseHead(nn.Module):
         return None
 
     def base_loss(self, z1, z2, p1=None, p2=None, t1=None, t2=None):
-        """The loss of the base, of (N, K) each: embeddings, predictions and targets of two views.
+        """The base's loss of two views: embeddings z, predictions p and targets t, (N, K) each.
 
-        The last four are there where there is a target network.
+        p and t are None for a base without a target network.
         """
         args = self.args
         if args.base == "simclr":
@@ -450,16 +456,16 @@ def min_max_ratio(z):
 
 
 def unused_columns(weight):
-    """The share of columns of weight (m, d) that are shorter than 1e-3 of the longest, or zero."""
+    """The share of columns of weight (K, n) that are shorter than 1e-3 of the longest, or zero."""
     norms = weight.detach().norm(dim=0)
     unused = (norms < 1e-3 * norms.max()) | (norms == 0)
     return unused.float().mean().item()
 
 
 def measure(h, z, W):
-    """Print and return the numbers of a record that are SparseHead's.
+    """Print and return what SparseHead adds to the numbers of a run.
 
-    h: (N, d); z: (N, K); W: the weight (m, d) of the head's last linear layer, or None.
+    h: (N, d); z: (N, K); W: the weight (K, n) of the head's last linear layer, or None.
     """
     metrics = {
         "min_max_representation": min_max_ratio(h),
@@ -504,11 +510,15 @@ def parser(base="simclr"):
     )
     add("--prototypes", type=positive, help="of SwAV (its ImageNet: 3000)")
     add("--schedule", choices=["cosine", "step"], help="step: constant, ×0.2 twice near the end")
-    add("--bias-lr", type=common.within(0), help="of biases and norms (default: --lr)")
+    add(
+        "--bias-lr",
+        type=common.within(0),
+        help="of biases and norms (default: --lr; Barlow's ImageNet: 0.0384)",
+    )
     add("--order", choices=orders, help="of the augmentations (W-MSE code: colour-crop)")
     add("--head", choices=heads, default="mlp", help="projection head")
     add("--head-hidden", type=positive, help="its hidden units (W-MSE code: 1024)")
-    add("--head-out", type=positive, help="its outputs K (W-MSE code: 64; 128 on STL-10)")
+    add("--head-out", type=positive, help="its outputs K (W-MSE code: 64; 64 px: 128)")
     return flags
 
 

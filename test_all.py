@@ -3922,7 +3922,7 @@ def told(tmp_path):
     shown[11] = 0
     v = torch.cat([F.one_hot(shown, 3), F.one_hot(background, 2)], 1).float()
     run = types.SimpleNamespace(folder=tmp_path)
-    data = types.SimpleNamespace(y_test=y, background_test=background)
+    data = types.SimpleNamespace(captions_test=texts, y_test=y, background_test=background)
     return mmncl.measure_text(run, Spotter(), data, v, texts, SPOKEN_NAMES)
 
 
@@ -3934,6 +3934,16 @@ def test_a_perfect_reader_names_classes_and_backgrounds(told):
 def test_images_ask_and_captions_answer(told):
     assert told["text_r1"] == pytest.approx(100 * 11 / 12)  # the last image finds another caption
     assert told["image_r1"] == 100  # its caption finds an image that has the same
+
+
+def test_made_captions_are_right_for_their_class(tmp_path):
+    y = torch.tensor([0, 0, 1])
+    texts = [f"a {SPOKEN_NAMES[''][0]}", f"the {SPOKEN_NAMES[''][0]}", f"a {SPOKEN_NAMES[''][1]}"]
+    data = types.SimpleNamespace(captions_test=None, y_test=y, background_test=None)
+    run = types.SimpleNamespace(folder=tmp_path)
+    v = F.one_hot(y, 5).float()
+    found = mmncl.measure_text(run, Spotter(), data, v, texts, {})
+    assert (found["text_r1"], found["image_r1"]) == (100, 100)
 
 
 def test_texts_embeddings_are_kept(told, tmp_path):

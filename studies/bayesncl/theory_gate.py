@@ -11,8 +11,8 @@ the share of images that have the feature, falls below the cost λ log(1/ρ) of 
             gate
     toy     binary features of planted frequencies π, ten of each; the gate alone is trained
     runs    of ncl.py and bayesncl.py, on views of their training images: N times the gradient of
-            NT-Xent by z⁺ ⊙ m of norm 1, mean over a batch's images where that is not 0; its mean
-            and standard deviation over batches
+            NT-Xent by the first view's z⁺ ⊙ m of norm 1, mean over a batch's images where that is
+            not 0; its mean and standard deviation over batches
 
 [BayesNCL]: Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", arXiv 2605.28441.
 
@@ -47,7 +47,7 @@ import common  # noqa: E402
 # ----------------------------------------------------------------------------------------- settings
 FREQUENCIES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99)  # π of the toy's features
 COPIES = 10  # features of each frequency
-LAW = [pi * (1 - pi) for pi in FREQUENCIES]
+LAW = [pi * (1 - pi) for pi in FREQUENCIES]  # of Theorem 4.5's gain, without γ
 SETTINGS = [  # ρ, λ of the toy
     (0.8, 0.0),
     (0.8, 3e-5),  # the authors'

@@ -1,13 +1,14 @@
 """Theorems in numbers: what a theorem says beside what its setting gives.
 
 Theorems 1 to 3 of Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and
-non-contrastive learning", AISTATS 2022, arXiv 2203.15702, in the notation of sparse_coding.py.
-The losses are population values: sums over all latents and masks.
+non-contrastive learning", AISTATS 2022, arXiv 2203.15702. The losses are population values: sums
+over all latents and masks. α is the probability that a mask keeps an entry, κ that a latent is not
+0, and τ multiplies the similarity; in sparse_coding.py they are keep, Pr and 1/τ.
 
     python studies/theory/theory.py      a table, and files in runs/theory-<time>
 
 The files are results.json and, with matplotlib, theory.png. What fails:
-1. Theorem 1(b) for Eq. (9) read literally, with a mask for every negative.
+1. Theorem 1(b) for Eq. (9) read literally, a mask for every negative, if (1 − α) exp τ > d − α.
 2. Theorem 2 as it is printed.
 3. Theorem 3 beyond κα² = 1 − b.
 """
@@ -78,7 +79,7 @@ def latents(d: int, kappa: float) -> tuple[Tensor, Tensor]:
 # -------------------------------------------------------------------------------- Theorem 1: minima
 # M = I, no noise, and the latents are one-hot: each is one entry of +1.
 def loss_6(W: Tensor, keep: float) -> Tensor:
-    """Population value of Eq. (6) for each latent of W (…, d, d): (…,).
+    """Population value of Eq. (6), the mean over the d latents, of W (…, d, d): (…,).
 
     D1 and D2 both keep the one entry of a latent with probability α².
     """
@@ -113,7 +114,10 @@ def one_mask(similarity: Tensor, keep: float) -> Tensor:
 
 
 def mask_per_negative(similarity: Tensor, keep: float) -> Tensor:
-    """The same where every negative has a mask of its own: Eq. (9) read literally."""
+    """log Σ_j E exp(…): every negative has a mask of its own, Eq. (9) read literally.
+
+    Of infinitely many negatives the sum itself takes the mean over masks, so E is within the log.
+    """
     return (keep * similarity.exp() + 1 - keep).sum(-1).log()
 
 
@@ -121,7 +125,7 @@ READINGS = {"Eq. (A.17)": one_mask, "Eq. (9), a mask per negative": mask_per_neg
 
 
 def loss_9(W: Tensor, keep: float, tau: float, log_partition) -> Tensor:
-    """Population value of the contrastive loss in nats with |B| → ∞, of W (…, d, d): (…,).
+    """The contrastive loss less log(|B|/d), in nats, for |B| → ∞, of W (…, d, d): (…,).
 
     log_partition: one of READINGS.
     """
