@@ -1651,6 +1651,9 @@ def read_run(folder: Path) -> argparse.Namespace:
 def load_run(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
     """The settings and the trained model, on the CPU, of a finished run of any method."""
     run = read_run(folder)
+    if getattr(run, "eval_only", None):
+        trained = Path(run.eval_only).parent
+        raise BadInput(f"{folder} is an evaluation, which keeps no weights: name {trained}")
     if not (folder / "backbone.pt").exists():
         raise BadInput(f"{folder} has no backbone.pt: the run has not finished")
     checkpoint = load_checkpoint(folder / "checkpoint.pt")

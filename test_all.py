@@ -7123,6 +7123,12 @@ def test_a_run_that_grows_is_not_finished_until_its_end(copied, monkeypatch):
     assert not (copied / "embeddings.npz").exists()
 
 
+def test_an_evaluation_has_no_weights_to_load(copied):
+    changed_settings(copied, eval_only="runs/ncl/checkpoint.pt")
+    with pytest.raises(common.BadInput, match="keeps no weights: name runs/ncl"):
+        common.load_run(copied)
+
+
 def test_a_run_that_is_refused_stays_finished(copied):
     (copied / "metrics.jsonl").write_text("")
     assert "lacks lines of epochs 1 to 3" in refusal("ncl.py --epochs 4 --resume", copied)

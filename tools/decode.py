@@ -27,6 +27,7 @@ import argparse
 import csv
 import hashlib
 import json
+import math
 import os
 import shutil
 import sys
@@ -168,6 +169,13 @@ def write_state(work: Path, state: dict) -> None:
         file.write(json.dumps(state).encode())
 
 
+def need_room(folder: Path, size: int) -> None:
+    """BadInput where the disk lacks `size` bytes: a map on a full disk ends a program unsaid."""
+    free = shutil.disk_usage(folder).free
+    wanted = f"{size / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
+    common.need(size <= free, f"{folder}: {wanted}")
+
+
 def start(work: Path, found: dict[str, Images], size: int) -> dict:
     """How far an earlier decoding of the same files has come; else a new one.
 
@@ -176,28 +184,22 @@ def start(work: Path, found: dict[str, Images], size: int) -> dict:
     unreadable: the numbers of those that cannot be, by part
     """
     names = [str(size)]
-    total = 0
     for part, images in found.items():
         names.append(part)
-        total += len(images)
         for path, _ in images:
             names.append(path.removeprefix(str(work.parent)))
     text = "\n".join(names).encode(errors="surrogateescape")
     files = hashlib.sha256(text).hexdigest()
 
     path = work / "progress.json"
-    if path.exists():
-        state = json.loads(path.read_text())
-        if state["files"] == files:
-            return state
-    shutil.rmtree(work, ignore_errors=True)
-    needed = total * size * size * 3
-    free = shutil.disk_usage(work.parent).free
-    if needed > free:  # writing to a map on a full disk would end the program without a word
-        wanted = f"{needed / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
-        raise common.BadInput(f"{work.parent}: {wanted}")
-    work.mkdir()
-    return {"files": files, "train": 0, "test": 0, "unreadable": {"train": [], "test": []}}
+    state = common.read_json(path) if path.exists() else {}
+    if state.get("files") != files:
+        shutil.rmtree(work, ignore_errors=True)
+        state = {"files": files, "train": 0, "test": 0, "unreadable": {"train": [], "test": []}}
+    left = sum(len(images) - state[part] for part, images in found.items())
+    need_room(work.parent, left * size * size * 3)
+    work.mkdir(exist_ok=True)
+    return state
 
 
 def fill(part: str, images: Images, size: int, work: Path, state: dict, skip: bool) -> None:
@@ -215,6 +217,8 @@ def fill(part: str, images: Images, size: int, work: Path, state: dict, skip: bo
         """None, or why file i cannot be read."""
         try:
             out[i] = square(images[i][0], size)
+        except MemoryError:
+            raise  # which says nothing of the file
         except Exception as error:  # every image format fails in its own way
             return str(error)
         return None
@@ -240,6 +244,7 @@ def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
     """Write rows of the array in one .npy file into another; neither stays mapped into memory."""
     array = np.load(source, mmap_mode="r")
     shape = (len(rows), *array.shape[1:])
+    need_room(target.parent, math.prod(shape) * array.itemsize)
     copy = np.lib.format.open_memmap(target, "w+", array.dtype, shape)
     for i, row in enumerate(common.progress(rows, what)):
         copy[i] = array[row]
@@ -257,7 +262,7 @@ def complete(part: str, images: Images, classes: list[str], work: Path, unreadab
     decoded, *_ = np.load(path, mmap_mode="r").shape
     if len(kept) < decoded:
         copy_rows(path, work / "kept.npy", kept, f"{part}, images that are kept")
-        os.replace(work / "kept.npy", path)  # Windows does not replace what is mapped
+        os.replace(work / "kept.npy", path)  # neither is mapped: Windows would not replace it
     left = [images[i] for i in kept]
     labels = np.array([number for _, number in left], np.int64)
     kind = "without labels"
@@ -290,7 +295,7 @@ def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed
     last = folder / FILES[-1]
     if last.exists():
         shutil.rmtree(work, ignore_errors=True)
-        pixels = np.load(last, mmap_mode="r").shape[1]
+        pixels = common.load_numpy(last).shape[1]
         again = "remove its .npy files to decode it again"
         text = f"{folder} is decoded already, to {pixels} pixels; {again}"
         if pixels != size:

@@ -25,9 +25,9 @@ except ImportError as error:
         raise ImportError(f"{error}: pip install matplotlib") from error
 
 
-OF_ONE_RUN = {  # what seeds of one recipe may differ in
+OF_ONE_RUN = {  # what seeds of one recipe may differ in, and what look.py adds to the settings
     *("seed", "out", "resume", "eval_only", "data_root", "checkpoint_every", "verbose"),
-    *("command", "commit", "date", "device", "hardware", "torch", "lines"),
+    *("command", "commit", "date", "device", "hardware", "torch", "lines", "words"),
 }
 
 
@@ -127,7 +127,8 @@ def draw_eigenvalues(panel, name: str, vectors: dict[str, Tensor]) -> None:
     for title, x in vectors.items():
         values = spectrum(x)
         rank = effective_rank(values)
-        label = f"{title}, effective rank {rank:.1f} of {len(values)}"
+        told = "constant" if rank is None else f"effective rank {rank:.1f}"
+        label = f"{title}, {told} of {len(values)}"
         values = values.clamp(min=1e-12 * values[0])
         panel.plot(range(1, len(values) + 1), values, label=label)
     panel.set(yscale="log", xlabel="eigenvalue", title=name)
@@ -191,7 +192,10 @@ def titles(runs: list[tuple]) -> list[str]:
     named = [", ".join(settings) for settings in told]
     if len(runs) > 1 and len(set(named)) == len(runs):
         return named
-    return [folder.resolve().name for folder, _, _ in runs]
+    names = [folder.resolve().name for folder, _, _ in runs]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder, _, _ in runs]
+    return names
 
 
 def recipe_of(config: dict) -> str:
@@ -200,8 +204,9 @@ def recipe_of(config: dict) -> str:
 
 
 def as_seeds(runs: list[tuple[Path, dict, dict]]) -> dict[str, list[dict]]:
-    """Title → final records of the runs of one recipe: the method; of its further recipes with the
-    name of the first folder.
+    """Title → final records of the runs of one recipe.
+
+    The title is the method; of every recipe of it but the first, with its first folder too.
 
     runs: (folder, config, final record)
     """
@@ -210,7 +215,7 @@ def as_seeds(runs: list[tuple[Path, dict, dict]]) -> dict[str, list[dict]]:
     for folder, config, record in runs:
         title = config["method"]
         if title in records:
-            title += f", {folder.resolve().name}"
+            title += f", {folder}"
         title = title_of.setdefault(recipe_of(config), title)
         records.setdefault(title, []).append(record)
     return records
@@ -234,7 +239,7 @@ def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
         last = config["lines"][-1]
         chosen = folder / "selection.json"
         if chosen.exists():
-            last = last | json.loads(chosen.read_text())
+            last = last | common.read_json(chosen)
         same_data = config["dataset"] == first_config["dataset"]
         same_shape = arrays["z"].shape == first_arrays["z"].shape
         selected = any(name.startswith("p_at_10_top") for name in last)

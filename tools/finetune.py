@@ -8,15 +8,16 @@ A copy of backbone.pt, of a run of any method, is trained on as many labels of e
 random crops and flips. config.json tells the data set, the network and the crops. Prints the
 accuracies on the test set and adds to finetune.json, in the run's folder, for every share
     finetune_<share>_top1, _top5    accuracies in %; scratch_... of random weights
-    finetune_<share>_lr             the rate
+    finetune_<share>_lr, _tuned     the rate, and whether --tune chose it
+    finetune_<share>_epochs, ...    the other flags: a later call replaces the shares it measures
 
-The rate is the one of --tune that does best on a tenth of the *training* images, which is left out
-for that; then all of the share is trained on. That choice reads labels beyond the share; --lr does
-without.
+Each rate of --tune is tried: trained on the share without a random tenth of the *training* images,
+and judged on that tenth. With the best, all of the share is trained on. So the choice of the rate
+reads labels beyond the share; with --lr none are read.
 
 [NCL]'s code fine-tunes too, on all labels of CIFAR. Where we differ from it:
 1. SGD with momentum 0.9 and a tuned rate, 0.1 for the classifier (theirs: LARS at 0.4 for both).
-2. Batches of 64 (256), and 10 epochs or 300 steps (30 epochs).
+2. Batches of 64 (256), and 10 epochs or 300 steps, whichever is more (30 epochs).
 3. Cosine decay from the first step on (after a warm-up of 10 epochs).
 [NCL]: arXiv 2403.12459. [SparseHead]: arXiv 2307.08913.
 """
@@ -33,6 +34,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+
+SETTINGS = "epochs", "min_steps", "classifier_lr", "weight_decay", "seed"  # kept beside accuracies
 
 
 def balanced_subset(y: Tensor, share: float, seed: int) -> Tensor:
@@ -131,6 +134,7 @@ def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[fl
     scores = torch.cat(scores)  # (N, C)
     likeliest = scores.topk(min(5, scores.shape[1]), 1).indices  # (N, 5)
     hits = likeliest == y.to(device)[:, None]
+    hits &= scores.isfinite().all(1, keepdim=True)  # a network that has diverged is never right
     top1 = hits[:, 0].float().mean()
     top5 = hits.any(1).float().mean()
     return 100 * top1.item(), 100 * top5.item()
@@ -184,8 +188,20 @@ def parser() -> argparse.ArgumentParser:
     add("--labels", type=share, nargs="+", default=shares, metavar="SHARE", help="of the labels")
     add("--from-scratch", action="store_true", help="start from random weights")
     add("--epochs", type=positive, default=10, help="passes over those labels")
-    add("--min-steps", type=positive, default=300, help="more passes where these are fewer steps")
-    add("--tune", type=rate, nargs="+", default=rates, metavar="LR", help="peak rates to try")
+    add(
+        "--min-steps",
+        type=positive,
+        default=300,
+        help="at least so many steps: a small share gets more passes",
+    )
+    add(
+        "--tune",
+        type=rate,
+        nargs="+",
+        default=rates,
+        metavar="LR",
+        help="peak rates to try, without --lr",
+    )
     add("--lr", type=rate, nargs="+", help=of_lr)
     add("--classifier-lr", type=rate, default=0.1, help="of the new classifier")
     add("--weight-decay", type=decay, default=1e-4, help="([NCL]'s code: 1e-4)")
@@ -203,6 +219,7 @@ def main(argv=None):
     run = common.read_run(args.run)
     data = common.labelled(run, args.data_root, "fine-tuning")
     path = args.run / "finetune.json"
+    found = common.read_json(path) if path.exists() else {}
     start = "scratch" if args.from_scratch else "finetune"
 
     def new_backbone():
@@ -222,8 +239,9 @@ def main(argv=None):
         cells = [f"{100 * part:g} %", str(len(chosen)), f"{lr:g}", f"{top1:.1f}", f"{top5:.1f}"]
         rows.append([start, *cells])
 
-        found = common.read_json(path) if path.exists() else {}
-        for name, value in ("top1", top1), ("top5", top5), ("lr", lr):
+        results = {"top1": top1, "top5": top5, "lr": lr, "tuned": not args.lr}
+        results |= {name: getattr(args, name) for name in SETTINGS}
+        for name, value in results.items():
             found[f"{start}_{part}_{name}"] = value
         common.write_json(path, found)
     print(common.markdown(rows))

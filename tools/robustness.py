@@ -197,11 +197,17 @@ def measured(path: Path) -> list[tuple[str, str, dict]]:
     path: of either; nothing where neither has the numbers of robustness.json
     """
     found = []
+    common.need(path.exists(), f"{path} is not there")
     if path.suffix == ".jsonl":
-        for line in path.read_text(encoding="utf-8").splitlines():
-            record = json.loads(line)
-            if "robustness" in record:
-                found.append((record["settings"]["dataset"], record["run"], record["robustness"]))
+        try:
+            for line in path.read_text(encoding="utf-8").splitlines():
+                record = json.loads(line)
+                if "robustness" in record:
+                    dataset = record["settings"]["dataset"]
+                    found.append((dataset, record["run"], record["robustness"]))
+        except (ValueError, LookupError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise common.BadInput(f"{path} is no file of records ({reason})") from error
     elif (path / "robustness.json").exists():
         row = re.sub(r"-seed\d+$", "", path.resolve().name)
         numbers = common.read_json(path / "robustness.json")
@@ -223,7 +229,7 @@ def read_records(paths: list[Path]) -> dict[str, dict[str, dict]]:
                 of_seeds[dataset][row] = []
             of_seeds[dataset][row].append(numbers)
     if not of_seeds:
-        raise common.BadInput("none of these folders has a robustness.json")
+        raise common.BadInput("none of these has the numbers of a robustness.json")
 
     means = {}
     for dataset, rows in of_seeds.items():
@@ -258,7 +264,7 @@ def draw_row(panels, rows: dict[str, dict]) -> None:
             bars.bar(places, heights, width, color=f"C{m}", alpha=alpha)
         ticks = [i + 0.3 for i in range(len(shifts))]
         bars.set_xticks(ticks, [shift.replace("_", "\n") for shift in shifts])
-    bars.set_visible("h_paired" in found)
+    bars.set(title="shifts (pale: z)", visible="h_paired" in found)
 
 
 def draw(paths: list[Path], path: str) -> None:
@@ -268,21 +274,19 @@ def draw(paths: list[Path], path: str) -> None:
     except ImportError as error:
         raise common.BadInput(f"--draw needs matplotlib ({error})") from error
     records = read_records(paths)
-    figure, panels = plt.subplots(
-        len(records),
-        1 + len(CORRUPTIONS),
-        figsize=(15, 2.8 * len(records)),
-        squeeze=False,
-        layout="constrained",
-        sharey="row",
-        width_ratios=[1] * len(CORRUPTIONS) + [2],
-    )
-    for row, (dataset, rows) in zip(panels, records.items()):
-        draw_row(row, rows)
-        row[0].set_ylabel(f"{dataset}: % right")
-    lines = panels[-1, 0].get_legend_handles_labels()
-    figure.legend(*lines, loc="outside lower center", ncols=8, frameon=False)
-    figure.savefig(path, dpi=80)
+    figure = plt.figure(figsize=(15, 3.2 * len(records)), layout="constrained")
+    parts = figure.subfigures(len(records), squeeze=False)[:, 0]
+    ratios = [1] * len(CORRUPTIONS) + [2]
+    for part, (dataset, rows) in zip(parts, records.items()):
+        panels = part.subplots(1, len(ratios), sharey=True, width_ratios=ratios)
+        draw_row(panels, rows)
+        panels[0].set_ylabel(f"{dataset}: % right")
+        lines = panels[0].get_legend_handles_labels()  # colours are of this data set
+        part.legend(*lines, loc="outside lower center", ncols=8, frameon=False)
+    try:
+        figure.savefig(path, dpi=80)
+    except ValueError as error:  # an ending that matplotlib does not know
+        raise common.BadInput(f"--draw {path}: {error}") from error
 
 
 # ----------------------------------------------------------------------------------------- program

@@ -88,6 +88,18 @@ def test_only_runs_of_one_recipe_are_seeds():
     assert draw.as_seeds(runs) == {"ncl": [{"n": 1}, {"n": 3}], "ncl, b": [{"n": 2}]}
 
 
+def test_words_of_a_run_are_no_recipe():
+    first = dict(method="mmncl", seed=1, words=["ant"])
+    runs = [(Path("a"), first, {"n": 1}), (Path("b"), first | dict(words=["bee"]), {"n": 2})]
+    assert draw.as_seeds(runs) == {"mmncl": [{"n": 1}, {"n": 2}]}
+
+
+def test_constant_embeddings_have_no_rank(drawn, tmp_path):
+    draw.spectra(tmp_path / "spectra.png", {"a": {"h": torch.randn(40, 4), "z": torch.ones(40, 8)}})
+    _, of_z, _ = drawn["spectra.png"].axes
+    assert list(lines_of(of_z)) == ["a, constant of 8"]
+
+
 def titled(*configs):
     return draw.titles([(Path(f"run{i}"), config, {}) for i, config in enumerate(configs)])
 
@@ -102,6 +114,11 @@ def test_titles_are_folders_where_settings_do_not_tell():
     first, second = dict(method="ncl", seed=1), dict(method="ncl", seed=2)
     assert titled(first, first, second) == ["run0", "run1", "run2"]
     assert titled(first) == ["run0"]
+
+
+def test_folders_of_one_name_are_told_by_their_paths():
+    runs = [(Path("a/run"), dict(method="ncl"), {}), (Path("b/run"), dict(method="ncl"), {})]
+    assert draw.titles(runs) == ["a/run", "b/run"]
 
 
 def test_a_landscape_has_a_colour_for_each_program(drawn, tmp_path):

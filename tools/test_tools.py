@@ -228,6 +228,20 @@ def test_a_disk_with_just_the_room_is_filled(pets, monkeypatch):
     assert (pets / "x_test.npy").exists()
 
 
+def test_a_copy_without_an_image_needs_room(tmp_path, monkeypatch):
+    one_short = SimpleNamespace(free=7 * 8 * 8 * 3 - 1)
+    monkeypatch.setattr(decode.shutil, "disk_usage", lambda _: one_short)
+    np.save(tmp_path / "x.npy", np.zeros((8, 8, 8, 3), np.uint8))
+    with pytest.raises(common.BadInput, match="GB are needed"):
+        decode.copy_rows(tmp_path / "x.npy", tmp_path / "kept.npy", np.arange(7), "")
+
+
+def test_a_lack_of_memory_is_not_the_files_fault(pets, monkeypatch):
+    monkeypatch.setattr(decode, "square", mock.Mock(side_effect=MemoryError))
+    with pytest.raises(MemoryError):
+        decode.decode(pets, 8, skip_unreadable=True)
+
+
 MAPS = Path("/proc/self/maps")  # of Linux: the files that are mapped into memory
 
 
@@ -565,6 +579,12 @@ def test_both_accuracies_are_kept(calls):
     assert calls.found["finetune_0.1_top1"] == 70
 
 
+def test_a_share_keeps_its_settings(calls):
+    tuned = calls.found["finetune_0.1_tuned"], calls.found["scratch_0.1_tuned"]
+    assert tuned == (True, False)
+    assert calls.found["finetune_1.0_seed"] == 1
+
+
 def test_random_weights_learn_dark_from_bright(calls):
     assert calls.found["scratch_1.0_top1"] > 90
     assert calls.found["scratch_1.0_top5"] == 100
@@ -718,6 +738,22 @@ def test_accuracy_counts_first_and_first_five():
     images[:, 0, 0] = 10 * ranks
     y = torch.tensor([0, 1, 4, 5])
     assert finetune.accuracy(Known(), images, y, 7) == (25, 75)
+
+
+class Diverged(nn.Module):
+    """Scores that are no numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.scores = nn.Parameter(torch.full((7,), torch.nan))
+
+    def forward(self, x):
+        return self.scores.expand(len(x), 7)
+
+
+def test_a_network_that_has_diverged_is_never_right():
+    images = torch.zeros(4, 3, 7, 7, dtype=torch.uint8)
+    assert finetune.accuracy(Diverged(), images, torch.arange(4), 7) == (0, 0)
 
 
 def test_every_rate_starts_from_the_same_random_weights(toy_run):
@@ -1028,7 +1064,36 @@ def test_folders_without_measurements_cannot_be_drawn(tmp_path):
     pytest.importorskip("matplotlib")
     nothing = write_config(tmp_path / "c-seed1", "x")
     message = refusal("robustness.py", nothing, "--draw", tmp_path / "no.png")
-    assert "none of these folders has a robustness.json" in message
+    assert "none of these has the numbers of a robustness.json" in message
+
+
+def test_legends_are_of_their_own_data_set(measured, monkeypatch, tmp_path):
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    robustness.draw(measured, tmp_path / "robustness.png")
+    legends = [part.legends[0] for part in pyplot.gcf().subfigs]
+    told = [[text.get_text() for text in legend.get_texts()] for legend in legends]
+    assert told == [["a, h", "a, z"], ["b, h", "b, z"]]
+
+
+UNDRAWN = {
+    "no.jsonl": ("", "no.jsonl is not there"),
+    "damaged.jsonl": ("{", "damaged.jsonl is no file of records"),
+    "other.jsonl": ('{"robustness": {}}', "other.jsonl is no file of records"),
+}
+
+
+@pytest.mark.parametrize("name", UNDRAWN)
+def test_files_without_records_are_not_drawn(tmp_path, name):
+    pytest.importorskip("matplotlib")
+    content, message = UNDRAWN[name]
+    if content:
+        (tmp_path / name).write_text(content)
+    assert message in refusal("robustness.py", tmp_path / name, "--draw", tmp_path / "no.png")
+
+
+def test_a_picture_of_unknown_kind_is_refused(measured, tmp_path):
+    pytest.importorskip("matplotlib")
+    assert "no.foo" in refusal("robustness.py", *measured, "--draw", tmp_path / "no.foo")
 
 
 # --------------------------------------------------------------------------------------- selection
@@ -1238,6 +1303,12 @@ def test_every_dimension_of_a_run_has_words(worded):
     assert len(kept["words"]) == 256
     assert 0 <= kept["nameable"] <= 100
     assert max(map(len, kept["words"])) == 5
+
+
+def test_words_name_nothing_where_names_are_unknown(runs, tmp_path):
+    folder = shutil.copytree(runs / "mmncl", tmp_path / "mmncl")
+    run_program("words.py", folder)
+    assert json.loads((folder / "words.json").read_text()).keys() == {"words"}
 
 
 def test_the_words_of_a_run_are_those_of_look(worded):

@@ -142,6 +142,10 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
     root = data_root or config["data_root"]
     names = look.class_names(config["dataset"], root, labels, classes)
     names = dict(zip(labels, names))
+    known = look.known_names(config["dataset"], root, classes)
+    for kind, y in list(labels.items()):
+        if len(known[kind]) <= y.max():  # its names are numbers, which no caption says
+            del labels[kind]
     first = []
     for pairs in said:
         first.append(pairs[0][0] if pairs else "")
