@@ -8,7 +8,8 @@ selection)
     lp1_top_<m>          linear probe on these, %
     ..._random_<m>       the same with m random dimensions
 and how disentangled the dimensions are (SEPIN: Do and Tran 2020)
-    sepin_1, _10, _100   what a dimension alone tells of the image, in nats: mean of the k best
+    sepin_1, _10, _100   what a dimension alone tells of the image, in nats: mean of the 1, 10, 100
+                         best; null where there are fewer
     sepin_all            of all K
 
 Where we differ from [NCL]: dimensions are ranked by |activation| on the *training* images (theirs:
@@ -32,8 +33,8 @@ import interpret  # noqa: E402
 def sepin(z1: Tensor, z2: Tensor, temperature=0.2) -> Tensor:
     """I(x; z_k | all others) in nats, (K,): what dimension k alone tells (Do and Tran 2020).
 
-    NT-Xent from each first view to all N second ones without dimension k of the normalised
-    embeddings, less NT-Xent with it. z1, z2: (N, K), the embeddings of two views.
+    NT-Xent from each first view to all N second ones, of normalised embeddings: the loss without
+    dimension k, which are not normalised again, less the loss with it. z1, z2: (N, K), the embeddings of two views.
     """
     a, b = F.normalize(z1), F.normalize(z2)
     gain = torch.zeros(a.shape[1], device=a.device)
@@ -72,9 +73,12 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
     model.to(device)
     data = common.load_data(args.dataset, data_root or args.data_root, limit=args.limit)
 
+    colour_first = getattr(args, "order", None) == "colour-crop"  # sparsehead.py's
+
     def random_view(x, size):
+        """As in the training, but flipped whatever the method does."""
         options = args.min_scale, args.jitter, args.gray, args.blur, args.crop
-        return common.normalise(common.augment(x, size, *options))
+        return common.normalise(common.augment(x, size, *options, colour_first=colour_first))
 
     torch.manual_seed(args.seed)
     views = []
