@@ -34,7 +34,8 @@ def sepin(z1: Tensor, z2: Tensor, temperature=0.2) -> Tensor:
     """I(x; z_k | all others) in nats, (K,): what dimension k alone tells (Do and Tran 2020).
 
     NT-Xent from each first view to all N second ones, of normalised embeddings: the loss without
-    dimension k, which are not normalised again, less the loss with it. z1, z2: (N, K), the embeddings of two views.
+    dimension k (the rest is not normalised again), less the loss with it.
+    z1, z2: (N, K), the embeddings of two views
     """
     a, b = F.normalize(z1), F.normalize(z2)
     gain = torch.zeros(a.shape[1], device=a.device)
