@@ -277,6 +277,7 @@ def main(argv=None):
     if not sae.scale > least:
         raise common.BadInput(f"{args.run}: the features of all images are alike")
     x = sae.standard(h)  # (M, d)
+    del h  # as large as x
 
     for epoch in range(first, args.epochs):
         run.begin_epoch(epoch)

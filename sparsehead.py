@@ -362,7 +362,7 @@ class SparseHead(nn.Module):
         K = d if args.head == "none" else args.head_out
         if args.base == "wmse" and (args.whiten_size <= K or args.batch_size % args.whiten_size):
             raise common.BadInput(
-                f"--whiten-size {args.whiten_size} must be above K = {K} (--head-out), or there is "
+                f"--whiten-size {args.whiten_size} must be above K = {K} of z, or there is "
                 f"no covariance to invert, and to divide --batch-size {args.batch_size}"
             )
         self.head = batch_norm_head(args.head, d, args.head_hidden, K)
@@ -543,6 +543,8 @@ def optimizer_of(model, args):
 def main(argv=None):
     first_look, _ = parser().parse_known_args(argv)  # the presets depend on --base
     args = parser(first_look.base).parse(argv)
+    if args.base != first_look.base:  # it is of the run that --resume or --eval-only names
+        args = parser(args.base).parse(argv)
     if args.head == "none" and args.sparse_weight:
         wish = "give --sparse-weight 0 with it"
         raise common.BadInput(f"--head none has no linear layer to make sparse: {wish}")

@@ -3605,6 +3605,19 @@ def test_a_bases_temperature_is_its_own(base):
         assert preset["temperature"] == TEMPERATURES.get(base, 0.5)
 
 
+def test_a_runs_base_decides_its_presets(tmp_path, monkeypatch):
+    began = sparsehead.parser("barlow").parse("--base barlow --dataset cifar10".split())
+    (tmp_path / "config.json").write_text(json.dumps(vars(began)))
+    (tmp_path / "checkpoint.pt").touch()
+    network = mock.Mock(side_effect=common.BadInput("that is all"))
+    monkeypatch.setattr(sparsehead, "network", network)
+    monkeypatch.setattr(common, "load_data", mock.MagicMock())
+    with pytest.raises(common.BadInput, match="that is all"):
+        sparsehead.main(["--eval-only", str(tmp_path / "checkpoint.pt"), "--preset", "imagenet"])
+    (args,) = network.call_args.args
+    assert (args.base, args.bias_lr) == ("barlow", 0.0048 * 8)
+
+
 @pytest.mark.parametrize("name", sparsehead.presets("wmse"))
 def test_wmses_sub_batches_fit_every_preset(name):
     preset = sparsehead.presets("wmse")[name]
@@ -6846,7 +6859,7 @@ REFUSED_FLAGS = {
     "ncl.py --topk 300": "embedding has 256 dimensions",
     "sparsehead.py --head none": "--head none has no linear layer",
     "sparsehead.py --base wmse": "to divide --batch-size 60",
-    "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "must be above K = 20",
+    "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "must be above K = 20 of z",
     "nce.py --loss ce --weights non-negative": "belongs to --loss nce",
     "nce.py --dataset unlabelled": "has 0 classes",
     "mmncl.py --dataset unlabelled": "lacks captions_train and",
