@@ -1060,7 +1060,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument(
             "--resume",
             metavar="RUN",
-            help="go on with this run; --epochs may grow, and the schedule with it",
+            help="go on with this run; --epochs of an image method may grow, its schedule too",
         )
 
     def error(self, message):
@@ -1109,7 +1109,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv=None) -> argparse.Namespace:
         """The flags; where one is not given, what the run named by --resume or --eval-only had;
-        else the preset of the data set. With --eval-only, --preset goes before the run.
+        else the preset of the data set. With --eval-only, a --preset goes before what the run had.
         """
         method = Path(self.prog).stem
         # None where no --dataset is given: argparse leaves alone what a Namespace has.
@@ -1148,9 +1148,12 @@ class Parser(argparse.ArgumentParser):
                     continue
                 value = getattr(args, name)
                 if value != saved[name]:
-                    flag = action.option_strings[0] if action.option_strings else name
-                    told = flag if action.nargs == 0 else f"{flag} {value}"  # a switch has no value
-                    raise BadInput(f"{told} contradicts the run's {saved[name]}")
+                    names = action.option_strings or [name]
+                    told = f"{names[0]} {value}"
+                    if action.nargs == 0:  # a switch has no value; --no-... is its last name
+                        told = names[0] if value else names[-1]
+                    had = "run, which had none" if saved[name] is None else f"run's {saved[name]}"
+                    raise BadInput(f"{told} contradicts the {had}")
             before = saved.get("epochs")
             if before is not None:  # else each experiment of sparse_coding.py has its own
                 fewer = f"--epochs {args.epochs} is less than the run's {before}"
@@ -1182,7 +1185,7 @@ class Parser(argparse.ArgumentParser):
             if name not in config or name in self.OF_A_CALL:
                 continue
             value = config[name]
-            # None is right where neither the flag nor every preset has a value.
+            # None is right for a flag without a default that some preset leaves out.
             of_all = [each.get(name) for each in self.presets.values()]
             not_given = value is None and action.default is None and (None in of_all or not of_all)
             fits = not_given or can_give(action, value)
@@ -1224,9 +1227,9 @@ def check_device(device: str) -> None:
 
 @torch.no_grad()
 def print_shapes(model: nn.Module, args: argparse.Namespace) -> None:
-    """What each part that images pass makes of a batch, a line each.
+    """Print what each part makes of a batch of images: `head: (256, 64) → (256, 256)`.
 
-    Such as `head: (256, 64) → (256, 256)`.
+    Parts that images do not go through have no line.
     """
 
     def watch(name: str, part: nn.Module):
@@ -1653,7 +1656,8 @@ def load_run(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
     run = read_run(folder)
     if getattr(run, "eval_only", None):
         trained = Path(run.eval_only).parent
-        raise BadInput(f"{folder} is an evaluation, which keeps no weights: name {trained}")
+        lacks = f"is an evaluation of {run.eval_only}, without a checkpoint.pt"
+        raise BadInput(f"{folder} {lacks}: name {trained}")
     if not (folder / "backbone.pt").exists():
         raise BadInput(f"{folder} has no backbone.pt: the run has not finished")
     checkpoint = load_checkpoint(folder / "checkpoint.pt")

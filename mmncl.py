@@ -225,7 +225,7 @@ def recall(queries, targets, numbers):
     """Recall@1 and @5 in %: how often the nearest target, or one of the five nearest, is right.
 
     Nearest by cosine. Right: it has the query's number.
-    queries, targets: (N, K); numbers: (N,), of both, of their captions.
+    queries, targets: (N, K); numbers: (N,), of row i of both.
     """
     _, nearest = common.neighbours(queries, targets, min(5, len(targets)))  # (N, 5)
     right = numbers[nearest] == numbers[:, None]  # (N, 5)
@@ -248,7 +248,7 @@ def embed(model, texts, device):
 def measure_text(run, model, data, v, captions, names):
     """Retrieval, zero-shot accuracy and the text's own numbers, for the run's record.
 
-    v: embeddings (N, K) of the test images; captions: N strings, one of each. text.npz keeps the
+    v: embeddings (N, K) of the test images; captions: N strings, one an image. text.npz keeps the
     captions with their g and t⁺.
     """
     g, t = embed(model, captions, v.device)

@@ -9,7 +9,8 @@
 x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1.
 TopK keeps the k largest scores of an image. BatchTopK in training keeps the k·N largest of a batch
 of N, and later every score above a threshold: the smallest that a batch kept, on average.
-The second term, α (--aux-weight), brings dead units back; while no unit is dead it is 0.
+The second term, with the weight α (--aux-weight), brings dead units back; while no unit is dead it
+is 0.
 
 TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders",
 arXiv 2406.04093. BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders",
@@ -211,7 +212,12 @@ def parser():
     add = flags.add_argument
     add("run", nargs="?", help="folder of a finished run, whose backbone.pt is read")
     add("--data-root", help="folder of the data sets (default: the run's)")
-    add("--topk", type=positive, default=8, help="k: most active units of an image (default: 8)")
+    add(
+        "--topk",
+        type=positive,
+        default=8,
+        help="k: at most so many active units of an image (default: 8)",
+    )
     add(
         "--batch-topk", action="store_true", help="k units on average in a batch, not of each image"
     )

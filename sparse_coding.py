@@ -12,8 +12,8 @@ coordinates, and a one-layer encoder should find the features again.
         ‖ h^o(a1)/‖·‖ − sg[ h^t(a2)/‖·‖ ] ‖², then with o and t exchanged
     SimSiam, one network
         −cos(W^p h(a1), sg[h(a2)]) / 2, and the same with a1 and a2 exchanged
-    sg: stop-gradient. A head W^p, if there is one, is put on the h of Eq. (9) and, in Eq. (5), on
-    that of the network that learns; o and t share it
+    sg: stop-gradient. A head W^p, if there is one, maps the h of Eq. (9) and, in Eq. (5), the h
+    of the network that learns; networks o and t share it
 
 Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and non-contrastive
 learning", AISTATS 2022, arXiv 2203.15702. Equation, figure and theorem numbers are theirs, "the
@@ -854,7 +854,7 @@ def rows(
         for key, curve in own.items():
             kept[f"{experiment}/{title}/{key}"] = curve
 
-        ends = [-1]  # of a question about the budget also where the paper's is spent
+        ends = [-1]  # the last record; of "budget" first the one where the paper's is spent
         if experiment == "budget":
             from_budget = np.abs(own["lr_times_steps"] - BUDGET[s.method])
             ends = [int(from_budget.argmin()), -1]
@@ -1009,7 +1009,9 @@ def plan(args) -> dict[str, list]:
             s = setting(factors, given, args.paper)
             for name in sorted(factors.keys() & given.keys() - COMPARABLE - {*SWEPT}):
                 if given[name] != factors[name]:
-                    title += f", {name} {given[name]}"  # it may say what the factor was
+                    title += (
+                        f", {name} {given[name]}"  # the title may name the experiment's own value
+                    )
             if not given.keys() <= COMPARABLE:
                 claims = dict.fromkeys(claims)
             programs[experiment].append((title, s, claims))
@@ -1038,7 +1040,9 @@ def main(argv=None):
         raise common.BadInput(f"--resume {folder}: this run is complete")
     memory.mkdir(exist_ok=True)
     for note in memory.glob("*.pt"):
-        common.need(note.stem.endswith(f"-{args.device}"), f"{note} is of another device: name it")
+        used = note.stem.rpartition("-")[2]
+        advice = f"give --device {used}, or delete {memory} to begin anew"
+        common.need(used == args.device, f"{note} is of another device: {advice}")
     print(f"sparse_coding on {common.hardware(device)}: {folder}")
 
     found, curves = [], {}

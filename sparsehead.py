@@ -20,7 +20,7 @@ Twins, Zbontar et al., 2103.03230; VICReg, Bardes et al., 2105.04906; W-MSE, Erm
 
     python sparsehead.py                                    SimCLR + SparseHead, built-in data set
     python sparsehead.py --base byol --dataset cifar10      a row of the paper's Table 1
-    python sparsehead.py --sparse-weight 0 --head linear    the paper's Figure 1; also none and mlp
+    python sparsehead.py --sparse-weight 0 --head linear    the paper's Figure 1; also --head none
     python tools/finetune.py runs/<run>                     Table 2: 1 % and 10 % of the labels
 
 What the paper leaves open is from the code of W-MSE, whose protocol it follows. Where we differ
@@ -518,7 +518,7 @@ def parser(base="simclr"):
     add("--order", choices=orders, help="of the augmentations (W-MSE code: colour-crop)")
     add("--head", choices=heads, default="mlp", help="projection head")
     add("--head-hidden", type=positive, help="its hidden units (W-MSE code: 1024)")
-    add("--head-out", type=positive, help="its outputs K (W-MSE code: 64; 64 px: 128)")
+    add("--head-out", type=positive, help="its outputs K (W-MSE code: 64; of 64 pixels 128)")
     return flags
 
 

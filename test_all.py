@@ -4999,6 +4999,13 @@ def test_a_landscape_does_not_change_its_length(landscape_run):
     assert "--epochs 48 contradicts the run's 24" in told
 
 
+def test_a_landscape_of_own_lengths_takes_no_other(tmp_path):
+    flags = "--experiment fig4 --n 20 --batch-size 10 --seeds 1 --device cpu --out"
+    run_program(f"sparse_coding.py {flags}", tmp_path)
+    told = refusal("sparse_coding.py --epochs 48 --resume", tmp_path)
+    assert "--epochs 48 contradicts the run, which had none" in told
+
+
 def test_notes_of_another_device_are_refused(tmp_path):
     run_program("sparse_coding.py --experiment fig2 --epochs 2 --device cpu --out", tmp_path)
     (tmp_path / "memory").mkdir()
@@ -6872,6 +6879,7 @@ REFUSED_RUNS = {
     "simclr.py --resume {simclr} --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
     "ncl.py --resume {ncl} --epochs 2": "--epochs 2 is less than the run's 3",
     "simsiam.py --resume {simsiam} --no-stop-grad": "--no-stop-grad contradicts the run's True",
+    "simsiam.py --resume {simsiam} --zero-init-residual": "--zero-init-residual contradicts the",
     "ncl.py --resume {ncl} --out no": "it without --out",
     "ncl.py --eval-only {simclr}": "is a run of simclr.py, not of ncl.py",
     "ncl.py --eval-only nowhere": "there is no nowhere",
@@ -7138,7 +7146,7 @@ def test_a_run_that_grows_is_not_finished_until_its_end(copied, monkeypatch):
 
 def test_an_evaluation_has_no_weights_to_load(copied):
     changed_settings(copied, eval_only="runs/ncl/checkpoint.pt")
-    with pytest.raises(common.BadInput, match="keeps no weights: name runs/ncl"):
+    with pytest.raises(common.BadInput, match="without a checkpoint.pt: name runs/ncl"):
         common.load_run(copied)
 
 

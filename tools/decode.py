@@ -170,7 +170,10 @@ def write_state(work: Path, state: dict) -> None:
 
 
 def need_room(folder: Path, size: int) -> None:
-    """BadInput where the disk lacks `size` bytes: a map on a full disk ends a program unsaid."""
+    """BadInput where the disk lacks `size` bytes.
+
+    Else writing to a map would end the program without a word.
+    """
     free = shutil.disk_usage(folder).free
     wanted = f"{size / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
     common.need(size <= free, f"{folder}: {wanted}")
@@ -244,6 +247,7 @@ def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
     """Write rows of the array in one .npy file into another; neither stays mapped into memory."""
     array = np.load(source, mmap_mode="r")
     shape = (len(rows), *array.shape[1:])
+    target.unlink(missing_ok=True)  # of an interrupted copy
     need_room(target.parent, math.prod(shape) * array.itemsize)
     copy = np.lib.format.open_memmap(target, "w+", array.dtype, shape)
     for i, row in enumerate(common.progress(rows, what)):

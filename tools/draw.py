@@ -26,7 +26,7 @@ except ImportError as error:
 
 
 OF_ONE_RUN = {  # what seeds of one recipe may differ in, and what look.py adds to the settings
-    *("seed", "out", "resume", "eval_only", "data_root", "checkpoint_every", "verbose"),
+    *("seed", "out", "resume", "eval_only", "data_root", "checkpoint_every", "verbose", "compile"),
     *("command", "commit", "date", "device", "hardware", "torch", "lines", "words"),
 }
 
@@ -127,7 +127,7 @@ def draw_eigenvalues(panel, name: str, vectors: dict[str, Tensor]) -> None:
     for title, x in vectors.items():
         values = spectrum(x)
         rank = effective_rank(values)
-        told = "constant" if rank is None else f"effective rank {rank:.1f}"
+        told = "constant, rank 0" if rank is None else f"effective rank {rank:.1f}"
         label = f"{title}, {told} of {len(values)}"
         values = values.clamp(min=1e-12 * values[0])
         panel.plot(range(1, len(values) + 1), values, label=label)
@@ -199,8 +199,11 @@ def titles(runs: list[tuple]) -> list[str]:
 
 
 def recipe_of(config: dict) -> str:
-    """The settings that runs have in common which differ in their seed alone."""
-    return json.dumps({key: value for key, value in config.items() if key not in OF_ONE_RUN})
+    """A run's settings as a string, without those in which seeds of one recipe differ."""
+    kept = {key: value for key, value in config.items() if key not in OF_ONE_RUN}
+    if "run" in kept:  # of sae.py: its seeds read the features of other seeds
+        kept["run"] = re.sub(r"-seed\d+.*", "", kept["run"])
+    return json.dumps(kept, sort_keys=True)
 
 
 def as_seeds(runs: list[tuple[Path, dict, dict]]) -> dict[str, list[dict]]:

@@ -11,9 +11,9 @@ accuracies on the test set and adds to finetune.json, in the run's folder, for e
     finetune_<share>_lr, _tuned     the rate, and whether --tune chose it
     finetune_<share>_epochs, ...    the other flags: a later call replaces the shares it measures
 
-Each rate of --tune is tried: trained on the share without a random tenth of the *training* images,
-and judged on that tenth. With the best, all of the share is trained on. So the choice of the rate
-reads labels beyond the share; with --lr none are read.
+A random tenth of the *training* images is held out. Each rate of --tune is tried on what is left
+of the share and judged on that tenth. With the best, all of the share is trained on. So the choice
+of the rate reads labels beyond the share; with --lr none of these are read.
 
 [NCL]'s code fine-tunes too, on all labels of CIFAR. Where we differ from it:
 1. SGD with momentum 0.9 and a tuned rate, 0.1 for the classifier (theirs: LARS at 0.4 for both).
@@ -219,7 +219,8 @@ def main(argv=None):
     run = common.read_run(args.run)
     data = common.labelled(run, args.data_root, "fine-tuning")
     path = args.run / "finetune.json"
-    found = common.read_json(path) if path.exists() else {}
+    if path.exists():
+        common.read_json(path)  # or says now, not after the trainings, that it is damaged
     start = "scratch" if args.from_scratch else "finetune"
 
     def new_backbone():
@@ -241,6 +242,7 @@ def main(argv=None):
 
         results = {"top1": top1, "top5": top5, "lr": lr, "tuned": not args.lr}
         results |= {name: getattr(args, name) for name in SETTINGS}
+        found = common.read_json(path) if path.exists() else {}
         for name, value in results.items():
             found[f"{start}_{part}_{name}"] = value
         common.write_json(path, found)

@@ -88,6 +88,12 @@ def test_only_runs_of_one_recipe_are_seeds():
     assert draw.as_seeds(runs) == {"ncl": [{"n": 1}, {"n": 3}], "ncl, b": [{"n": 2}]}
 
 
+def test_autoencoders_of_a_recipes_seeds_are_seeds():
+    configs = [dict(method="sae", seed=s, run=f"runs/simclr-seed{s}") for s in (1, 2)]
+    runs = [(Path(str(n)), config, {"n": n}) for n, config in enumerate(configs)]
+    assert draw.as_seeds(runs) == {"sae": [{"n": 0}, {"n": 1}]}
+
+
 def test_words_of_a_run_are_no_recipe():
     first = dict(method="mmncl", seed=1, words=["ant"])
     runs = [(Path("a"), first, {"n": 1}), (Path("b"), first | dict(words=["bee"]), {"n": 2})]
@@ -97,7 +103,7 @@ def test_words_of_a_run_are_no_recipe():
 def test_constant_embeddings_have_no_rank(drawn, tmp_path):
     draw.spectra(tmp_path / "spectra.png", {"a": {"h": torch.randn(40, 4), "z": torch.ones(40, 8)}})
     _, of_z, _ = drawn["spectra.png"].axes
-    assert list(lines_of(of_z)) == ["a, constant of 8"]
+    assert list(lines_of(of_z)) == ["a, constant, rank 0 of 8"]
 
 
 def titled(*configs):

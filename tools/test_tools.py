@@ -1067,7 +1067,7 @@ def test_folders_without_measurements_cannot_be_drawn(tmp_path):
     assert "none of these has the numbers of a robustness.json" in message
 
 
-def test_legends_are_of_their_own_data_set(measured, monkeypatch, tmp_path):
+def test_legends_are_of_their_own_data_set(measured, tmp_path):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     robustness.draw(measured, tmp_path / "robustness.png")
     legends = [part.legends[0] for part in pyplot.gcf().subfigs]

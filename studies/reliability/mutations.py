@@ -64,7 +64,7 @@ INPUTS = {  # what it is: the damaged file, who reads it, and where its numbers 
     ),
     "note, sparse_coding.py": (
         "noted/memory/fig4-0-cpu.pt",
-        "sparse_coding.py --resume noted",
+        "sparse_coding.py --device cpu --resume noted",
         "noted/results.json",
     ),
 }
