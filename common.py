@@ -1142,24 +1142,30 @@ class Parser(argparse.ArgumentParser):
         args = self.parse_args(argv, argparse.Namespace(method=method, command=command))
 
         if given.resume:
-            for action in self._actions:
-                name = action.dest
-                if name not in saved.keys() - self.MAY_CHANGE:
-                    continue
-                value = getattr(args, name)
-                if value != saved[name]:
-                    names = action.option_strings or [name]
-                    told = f"{names[0]} {value}"
-                    if action.nargs == 0:  # a switch has no value; --no-... is its last name
-                        told = names[0] if value else names[-1]
-                    had = "run, which had none" if saved[name] is None else f"run's {saved[name]}"
-                    raise BadInput(f"{told} contradicts the {had}")
-            before = saved.get("epochs")
-            if before is not None:  # else each experiment of sparse_coding.py has its own
-                fewer = f"--epochs {args.epochs} is less than the run's {before}"
-                need(args.epochs >= before, f"{fewer}: a resumed run may only grow")
+            self.check_resumed(args, saved)
         check_device(args.device)
         return args
+
+    def check_resumed(self, args: argparse.Namespace, saved: dict) -> None:
+        """BadInput where a flag contradicts the settings of the run that is to go on."""
+        for action in self._actions:
+            name = action.dest
+            if name not in saved or name in self.MAY_CHANGE:
+                continue
+            value, before = getattr(args, name), saved[name]
+            if value == before:
+                continue
+            names = action.option_strings or [name]
+            told = f"{names[0]} {value}"
+            if action.nargs == 0:  # a switch has no value; --no-... is its last name
+                told = names[0] if value else names[-1]
+            had = "run, which had none" if before is None else f"run's {before}"
+            raise BadInput(f"{told} contradicts the {had}")
+
+        before = saved.get("epochs")
+        if before is not None:  # else each experiment of sparse_coding.py has its own
+            fewer = f"--epochs {args.epochs} is less than the run's {before}"
+            need(args.epochs >= before, f"{fewer}: a resumed run may only grow")
 
     def saved_settings(self, source: str, folder: Path, method: str, preset: dict) -> dict:
         """The settings of a run of this program; BadInput, which names `source`, where none is."""
@@ -1185,10 +1191,9 @@ class Parser(argparse.ArgumentParser):
             if name not in config or name in self.OF_A_CALL:
                 continue
             value = config[name]
-            # None is right for a flag without a default that some preset leaves out.
-            of_all = [each.get(name) for each in self.presets.values()]
-            not_given = value is None and action.default is None and (None in of_all or not of_all)
-            fits = not_given or can_give(action, value)
+            fits = can_give(action, value)
+            if value is None:
+                fits = self.may_be_none(action)
             need(fits, f"{source}: its config.json says {name} is {value!r}, which no flag gives")
             saved[name] = value
         flags = {action.dest for action in self._actions} - {"help"}
@@ -1196,6 +1201,13 @@ class Parser(argparse.ArgumentParser):
         if absent:
             print(f"{source} does not say {', '.join(sorted(absent))}: the defaults count")
         return saved
+
+    def may_be_none(self, action: argparse.Action) -> bool:
+        """Whether a flag may have no value: it has no default, and some preset has none for it."""
+        if action.default is not None:
+            return False
+        of_presets = [preset.get(action.dest) for preset in self.presets.values()]
+        return None in of_presets or not of_presets
 
 
 def can_give(action: argparse.Action, value) -> bool:

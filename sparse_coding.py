@@ -1007,11 +1007,10 @@ def plan(args) -> dict[str, list]:
         programs[experiment] = []
         for title, factors, claims in EXPERIMENTS[experiment]:
             s = setting(factors, given, args.paper)
-            for name in sorted(factors.keys() & given.keys() - COMPARABLE - {*SWEPT}):
-                if given[name] != factors[name]:
-                    title += (
-                        f", {name} {given[name]}"  # the title may name the experiment's own value
-                    )
+            replaced = factors.keys() & given.keys() - COMPARABLE - {*SWEPT}
+            for name in sorted(replaced):
+                if given[name] != factors[name]:  # which the title may name
+                    title += f", {name} {given[name]}"
             if not given.keys() <= COMPARABLE:
                 claims = dict.fromkeys(claims)
             programs[experiment].append((title, s, claims))

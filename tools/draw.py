@@ -25,10 +25,10 @@ except ImportError as error:
         raise ImportError(f"{error}: pip install matplotlib") from error
 
 
-OF_ONE_RUN = {  # what seeds of one recipe may differ in, and what look.py adds to the settings
-    *("seed", "out", "resume", "eval_only", "data_root", "checkpoint_every", "verbose", "compile"),
-    *("command", "commit", "date", "device", "hardware", "torch", "lines", "words"),
-}
+# What seeds of one recipe may differ in, and what look.py adds to the settings.
+MADE_BY = {"command", "commit", "date", "hardware", "torch"}
+OF_ONE_RUN = common.Parser.OF_A_CALL | MADE_BY | {"seed", "data_root", "checkpoint_every"}
+OF_LOOK = {"lines", "words"}
 
 
 def save(figure, path: Path) -> None:
@@ -200,7 +200,7 @@ def titles(runs: list[tuple]) -> list[str]:
 
 def recipe_of(config: dict) -> str:
     """A run's settings as a string, without those in which seeds of one recipe differ."""
-    kept = {key: value for key, value in config.items() if key not in OF_ONE_RUN}
+    kept = {key: value for key, value in config.items() if key not in OF_ONE_RUN | OF_LOOK}
     if "run" in kept:  # of sae.py: its seeds read the features of other seeds
         kept["run"] = re.sub(r"-seed\d+.*", "", kept["run"])
     return json.dumps(kept, sort_keys=True)
