@@ -2,7 +2,7 @@
 
     h = backbone(image),  z⁺ = σ₊(head(h)) ≥ 0
     α = sigmoid(gating(sg[h]) / T)         keep probability of each dimension, for each image
-    m = 1[α > ½]                           straight-through: the gradient is that of α
+    m = 1[α > ½]                           straight-through estimator (STE): the gradient is α's
     L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
     sg: stop-gradient,  T: the gate's temperature,  ρ: prior probability of keeping a dimension
 
@@ -18,7 +18,7 @@ Where we differ from the paper, besides what common.py lists:
 2. The settings `shapes` and `default` are ours.
 3. z⁺ ⊙ m is normalised once, in the loss.
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
-5. The gates `logistic` and `soft` and the similarity `ipw` are ours, to ask what the gate does.
+5. The gate `logistic` and the similarity `ipw` are ours, to ask what the gate does.
 """
 
 import torch
@@ -46,7 +46,7 @@ FAST = dict(epochs=15, optimizer="adam", lr=3e-3, gate_lr=3e-2, weight_decay=0.0
 SHARP = dict(min_scale=0.2, blur=0.0, crop="bilinear")
 SHAPES = PAPER | SMALL | FAST | SHARP
 
-MEDIUM = dict(head_hidden=512)
+MEDIUM = dict(head_hidden=512)  # the gate stays as wide as the paper's
 SGD = dict(epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0)
 GENTLE = dict(min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear")
 DEFAULT = PAPER | MEDIUM | SGD | GENTLE  # any other data set, and short runs
@@ -151,7 +151,7 @@ def gate(logits, kind="ste", temperature=1.0, training=False):
     ste       m = 1[α > ½]                                          the paper's first row
     gumbel    in training m = 1[sigmoid((logits + noise) / T) > ½]  its second row
     logistic  as gumbel, with noise of mean 0                       ours
-    soft      m = α                                                 ours
+    soft      m = α                                                 of its ablation
     none      m = 1: NCL, as the KL term is then a constant
 
     Without training, gumbel and logistic are ste.
@@ -207,7 +207,8 @@ class BayesNCL(nn.Module):
         """
         if self.training:
             (active,) = common.gather((z > 0).float())
-            self.frequency.lerp_(active.mean(0), 0.01)  # over about the last hundred views
+            # Over about the last hundred batches, two of them a step: one of each view.
+            self.frequency.lerp_(active.mean(0), 0.01)
         return z * self.frequency.clamp(min=0.01).rsqrt()  # no factor above 10
 
 
@@ -227,7 +228,8 @@ def parser():
     add("--head-out", type=positive, help="its outputs K (paper: 256; ImageNet-100: 2048)")
     add("--activation", choices=ACTIVATIONS, help="σ₊ (paper: rep_relu; ImageNet-100: relu)")
     share = common.within(0, 1)
-    add("--gate", choices=["ste", "gumbel", "logistic", "soft", "none"], default="ste")
+    gates = ["ste", "gumbel", "logistic", "soft", "none"]
+    add("--gate", choices=gates, default="ste", help="m of α (paper: ste; none: NCL, no gate)")
     add(
         "--gate-layers",
         type=int,

@@ -493,6 +493,7 @@ class Data:
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; BadInput without one, or without equal shares for all processes."""
         n = len(self.images)
+        need(n >= 2 * world(), f"{n} training images are too few for {world()} processes")
         if batch_size > n:
             power_of_two = 2 ** int(math.log2(n / 2))  # for two steps in an epoch or more
             fitting = max(2, power_of_two // world()) * world()
@@ -525,9 +526,11 @@ class Data:
                 yield self.images[index], index
             return
 
+        on_cuda = torch.device(device).type == "cuda"
+
         def read(index):
             images = self.images[index]
-            if torch.device(device).type == "cuda":
+            if on_cuda:
                 images = images.pin_memory()  # it is copied to the GPU while that computes
             return images
 
@@ -540,11 +543,13 @@ class Data:
                 images = coming.result()
                 if step + 1 < steps:
                     coming = reader.submit(read, own[step + 1])
-                yield images.to(device, non_blocking=True), index.to(device, non_blocking=True)
+                yield images.to(device, non_blocking=on_cuda), index.to(device)
 
 
-def load_data(name: str, root="data", *, limit: int | None = None, device="cpu") -> Data:
-    """A data set by name, with `limit` of its training images.
+def load_data(
+    name: str, root="data", *, limit: int | None = None, device="cpu", unlabelled=True
+) -> Data:
+    """A data set by name, with `limit` of its training images; x_unlabeled only if `unlabelled`.
 
     name: `shapes` (built in), <root>/<name>.npz, <root>/<name>/*.npy (memory-mapped;
     tools/decode.py makes them of image folders) or one that torchvision downloads. Arrays go to a
@@ -556,6 +561,8 @@ def load_data(name: str, root="data", *, limit: int | None = None, device="cpu")
             data = checked(name, find_arrays(name, Path(root)))
         if world() > 1:
             dist.barrier()
+    if not unlabelled:
+        data.x_unlabeled = None
     if limit:
         data = subset(data, limit)
     return on_gpu_if_it_fits(data, torch.device(device))
@@ -756,6 +763,8 @@ def download(name: str, root: Path) -> dict[str, np.ndarray]:
         try:
             kind = getattr(torchvision.datasets, DOWNLOADS[name])
             images = kind(root, download=True, **options)
+        except ImportError as error:  # SVHN's files are read by scipy
+            raise BadInput(f"{name} needs {error.name}: pip install {error.name}") from error
         except Exception as error:  # whatever the network, the mirror or the archive does
             by_hand = f"put it at {root / name}.npz by hand"
             raise BadInput(f"{name} could not be downloaded ({error}); {by_hand}") from error
@@ -935,6 +944,11 @@ def health(z: Tensor) -> dict[str, Tensor]:
     }
 
 
+def halved(x: Tensor) -> np.ndarray:
+    """x in float16, for a file; what this cannot hold becomes its largest number, 65504."""
+    return x.clamp(-65504, 65504).half().cpu().numpy()
+
+
 def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor, Tensor]:
     """Every number of the final record, and h (N, d) and z (N, K) of the test images.
 
@@ -944,14 +958,13 @@ def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor, Te
     size = run.args.image_size
     print("evaluating: what the dimensions stand for", flush=True)
     h, z = features(model, data.x_test, size, run.device)
-    h, z = h.clamp(-65504, 65504), z.clamp(-65504, 65504)  # what 16 bits can hold
-    arrays = {"h": h.half(), "z": z.half()}
+    arrays = {"h": halved(h), "z": halved(z)}
     if data.y_test is not None:
-        arrays["y"] = data.classes[data.y_test]
+        arrays["y"] = data.classes[data.y_test].cpu().numpy()
     if data.background_test is not None:
-        arrays["background"] = data.background_classes[data.background_test]
-    arrays = {name: array.cpu().numpy() for name, array in arrays.items()}
-    np.savez(run.folder / "embeddings.npz", **arrays)
+        arrays["background"] = data.background_classes[data.background_test].cpu().numpy()
+    with replacing(run.folder / "embeddings.npz") as file:
+        np.savez(file, **arrays)
 
     labels = {"": arrays.get("y"), "background_": arrays.get("background")}
     metrics = of_dimensions(arrays["z"], labels, arrays["h"])
@@ -1116,6 +1129,8 @@ class Parser(argparse.ArgumentParser):
         given = self.parse_known_args(argv, argparse.Namespace(dataset=None))[0]
         eval_only = getattr(given, "eval_only", None)
         preset_name = getattr(given, "preset", None)
+        named = given.resume != "" and given.out != ""
+        need(named, "--resume and --out name a folder, and one of them is empty")
         if given.resume and (given.out or eval_only):
             folder = "the run's own folder"
             raise BadInput(f"--resume writes into {folder}: give it without --out and --eval-only")
@@ -1172,7 +1187,7 @@ class Parser(argparse.ArgumentParser):
         try:
             config = json.loads((folder / "config.json").read_text())
             made_by = config["method"]
-        except FileNotFoundError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise BadInput(f"{source} is no run: there is no {folder / 'config.json'}") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
@@ -1200,6 +1215,9 @@ class Parser(argparse.ArgumentParser):
         absent = flags - self.OF_A_CALL - config.keys()
         if absent:
             print(f"{source} does not say {', '.join(sorted(absent))}: the defaults count")
+        for action in self._actions:
+            if action.dest in absent:
+                saved[action.dest] = action.default
         return saved
 
     def may_be_none(self, action: argparse.Action) -> bool:
@@ -1232,7 +1250,7 @@ def check_device(device: str) -> None:
     """BadInput unless a tensor can be made on the device."""
     try:
         torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, ValueError) as error:
+    except (RuntimeError, AssertionError, ValueError, ImportError) as error:
         reason = str(error).partition(". ")[0].splitlines()[0]  # torch goes on for a page
         raise BadInput(f"--device {device} is not there: {reason}") from error
 
@@ -1271,10 +1289,21 @@ COLUMNS = {  # of the final table, and their keys in a record; interpret.py's ow
     "H_s": "entropy",
     "Corr.": "corr",
 }
-# Files that tools leave in a run's folder, which may be of other weights than a new evaluation.
-LEFT_BY_TOOLS = ("finetune", "robustness", "selection", "words", "stability", "dictionaries")
+# Files that programs leave in a run's folder, which may be of other weights than a new evaluation.
+LEFT_BY_TOOLS = (
+    "finetune.json",
+    "robustness.json",
+    "selection.json",
+    "words.json",
+    "stability.json",
+    "dictionaries.json",
+    "interpret.json",
+    "interpret.txt",
+    "dimensions.csv",
+    "look.html",
+)
 # What a finished run has, the first of which says that it is finished.
-FINISHED = "backbone.pt", "embeddings.npz", "text.npz", *(f"{tool}.json" for tool in LEFT_BY_TOOLS)
+FINISHED = "backbone.pt", "embeddings.npz", "text.npz", *LEFT_BY_TOOLS
 
 
 @contextlib.contextmanager
@@ -1416,6 +1445,8 @@ class Run:
         processes = settings.get("processes", world())
         advice = f"go on with torchrun --nproc_per_node={processes}"
         need(processes == world(), f"the run began with {processes} processes: {advice}")
+        kind = settings.get("device", self.device.type).partition(":")[0]
+        need(kind == self.device.type, f"the run began on {kind}: add --device {kind}")
         precision = settings.get("precision_used", precision)
         need(precision in ("bf16", "fp32"), f"{path} says precision_used is {precision!r}")
         return precision
@@ -1595,13 +1626,18 @@ class Run:
         if self.unsaved:
             self.save()
         launcher = "python" if world() == 1 else f"torchrun --nproc_per_node={world()}"
-        command = f"{launcher} {shlex.join([sys.argv[0], '--resume', str(self.folder)])}"
+        again = [sys.argv[0], "--resume", str(self.folder)]
+        if torch.cuda.is_available() and world() == 1:  # else there is no choice
+            again += ["--device", self.args.device]
+        if getattr(self.args, "compile", False):
+            again.append("--compile")
+        command = f"{launcher} {shlex.join(again)}"
         return f"stopped after epoch {self.epochs} of {self.args.epochs}; go on: {command}"
 
     def finish(self, metrics: dict, backbone: nn.Module) -> None:
         """Write the final record, and backbone.pt for torchvision's ResNet; print the tables."""
-        for tool in LEFT_BY_TOOLS:
-            (self.folder / f"{tool}.json").unlink(missing_ok=True)
+        for name in LEFT_BY_TOOLS:
+            (self.folder / name).unlink(missing_ok=True)
         epochs = self.args.epochs
         metrics = dict(event="final", epochs=epochs, **metrics, seconds_train=self.seconds)
         with open(self.folder / "metrics.jsonl", "a") as file:
@@ -1742,13 +1778,14 @@ def join_torchrun() -> None:
         return
     if torch.cuda.is_available():
         gpus = torch.cuda.device_count()
-        need(int(local_rank) < gpus, f"more processes than GPUs: torchrun --nproc_per_node={gpus}")
+        remedy = f"torchrun --nproc_per_node={gpus}, or on CPUs CUDA_VISIBLE_DEVICES= torchrun ..."
+        need(int(local_rank) < gpus, f"more processes than GPUs: {remedy}")
         torch.cuda.set_device(int(local_rank))
         dist.init_process_group("cpu:gloo,cuda:nccl")
     else:
         dist.init_process_group("gloo")
     if rank() > 0:
-        sys.stdout = open(os.devnull, "w")
+        sys.stdout = open(os.devnull, "w", errors="replace")
         signal.signal(signal.SIGINT, fall_silent)
 
 
@@ -1769,6 +1806,13 @@ def stop(program: str) -> NoReturn:
         advice = Run.latest.stop()
     print(f"{program}: {advice}", file=sys.stderr)
     sys.exit(130)
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory is short: numpy, CUDA and torch on a CPU each say it in another way."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    return "DefaultCPUAllocator" in str(error)
 
 
 def launch(main) -> None:
@@ -1796,7 +1840,9 @@ def launch(main) -> None:
         return
     except (BadInput, OSError) as error:
         reason = error
-    except (MemoryError, torch.OutOfMemoryError) as error:
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
         reason = error
         hint = "out of memory (in training: halve --batch-size): "
     text = " ".join(str(reason).split())[:400]

@@ -982,8 +982,9 @@ def measure(z, a: Activations, rule: str, labels: dict[str, Truth], judge: Tenso
 def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findings:
     """Measure an embedding, and its controls.
 
-    columns, beside of_label's: n, images it is active on; act, their share of all; mean of its
-    |activation| over all; mono, mono_score; duplicate, the largest |cosine| with another dimension.
+    columns, beside of_label's: n, images it is active on; act, their share of all; mean, the sum of
+    |activation| on them, divided by the number of all; mono, mono_score; duplicate, the largest
+    |cosine| with another dimension.
     """
     if rule == "auto":
         rule = rule_for(e.z)
@@ -1362,7 +1363,7 @@ def checked_label(y, N: int, what: str) -> np.ndarray:
     if np.ndim(y) == 2 and y.shape[1] == 1:
         y = y[:, 0]
     y = np.asarray(y)
-    if y.dtype.kind in "US":
+    if y.dtype.kind in "USO":
         raise BadInput(f"{what} are words: save np.unique({what}, return_inverse=True)[1]")
     need(y.dtype.kind in "iu", f"{what} is {y.dtype}; labels are integers, one for each image")
     need(y.shape == (N,), f"z has {N} rows, {what} has shape {y.shape}")

@@ -195,23 +195,6 @@ def read_lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
-def class_names(
-    dataset: str, root: str, labels: dict[str, np.ndarray], given: Path | None
-) -> list[list[str]]:
-    """The names of classes 0, 1, ..., max of each label; their numbers where nobody knows them."""
-    known = known_names(dataset, root, given)
-    result = []
-    for prefix, y in labels.items():
-        C = int(y.max()) + 1
-        names = known[prefix]
-        if given and prefix == "" and len(names) < C:
-            raise BadInput(f"{given} names {len(names)} classes; {dataset} has {C}")
-        if len(names) < C:
-            names = [str(c) for c in range(C)]
-        result.append(names[:C])
-    return result
-
-
 # ------------------------------------------------------------------------------- reading pictures
 # Images are an array (N, 1 or 3, H, W) uint8, which may be memory-mapped, or a list of files.
 def read_images(path: Path) -> np.ndarray | list[Path]:
@@ -268,6 +251,7 @@ def read_picture(path: Path) -> Tensor:
     try:
         with Image.open(path) as file:
             file.draft("RGB", (2 * LARGEST, 2 * LARGEST))  # of a large JPEG, decode no more
+            need(file.mode[0] not in "IF", "it has more than 8 bits; save it with 8")
             picture = file.convert("RGB")
     except Exception as error:  # what a damaged image may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
@@ -664,6 +648,7 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
         "name": e.title,
         "K": a.K,
         "halves": a.halves,
+        "by_rank": findings.rule != "nonzero",
         "dims": [a.name(int(k)) for k in kept],
         "top": min(TOP, len(kept)),
         "partners": min(PARTNERS, len(kept)),
@@ -859,10 +844,10 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     e = interpret.read_embedding(path, args.labels, args.judge)
     root = args.data_root or config["data_root"]
     names = known_names(config["dataset"], root, args.classes)
-    if args.classes:
-        # only for its error: too few names for the labels, which --labels may have replaced
-        class_names(config["dataset"], root, e.labels, args.classes)
-    elif args.labels:
+    interpret.read_names(args.classes, e)  # only for its error: too few names
+    if args.labels:
+        config["lines"][-1].pop("lp1", None)  # the record's probe was of other labels
+    if args.labels and not args.classes:
         names[""] = []  # whose classes these are, nobody knows
     return Source(folder, e, names, config, arrays)
 

@@ -21,7 +21,7 @@ Where we differ from the authors' code, besides what common.py lists:
 1. No solarisation (theirs: a tenth of the views).
 2. One strength of jitter for all colours (theirs: saturation 0.2).
 3. Under torchrun all processes draw the same directions and targets.
-4. ε is Laplace or Gaussian (theirs: a family of shapes, in which these are p = 1 and p = 2).
+4. ε is Laplace or Gaussian (theirs: any density ∝ exp(−|ε/σ|^p / p), these being p = 1 and 2).
 5. The settings `shapes` and `default` are ours.
 """
 

@@ -12,8 +12,8 @@ multi-modal extension. --activation none is CLIP's loss (Radford et al. 2021, ar
 
 Where we differ from the paper, besides what common.py lists:
 1. It has no code for MMNCL: the text encoder, the recipe and τ are ours (CLIP learns τ).
-2. Images are cropped and nothing else, because captions speak of places and colours.
-   (tools/selection.py mirrors them too, as of any method.)
+2. Images are cropped and nothing else, not even mirrored, because captions speak of places and
+   colours. (Of the programs in tools/ selection.py mirrors them, as those of any method.)
 3. Embeddings are normalised with eps = 1e-2.
 4. A caption is the mean of its words' vectors: their order is lost.
 5. There is no vocabulary: a word's vector is found by the word's checksum, among 8,191. Of 1,000
@@ -252,13 +252,8 @@ def measure_text(run, model, data, v, captions, names):
     captions with their g and t⁺.
     """
     g, t = embed(model, captions, v.device)
-    g, t = g.clamp(-65504, 65504), t.clamp(-65504, 65504)  # what 16 bits can hold
-    np.savez(
-        run.folder / "text.npz",
-        h=g.half().cpu().numpy(),
-        z=t.half().cpu().numpy(),
-        captions=np.array(captions),
-    )
+    with common.replacing(run.folder / "text.npz") as file:
+        np.savez(file, h=common.halved(g), z=common.halved(t), captions=np.array(captions))
     labels = {}
     if data.y_test is not None:
         labels[""] = data.y_test.cpu().numpy()
@@ -307,8 +302,9 @@ def parser():
 def main(argv=None):
     args = parser().parse(argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
-    data.x_unlabeled = None  # only what has captions
+    data = common.load_data(
+        args.dataset, args.data_root, limit=args.limit, device=args.device, unlabelled=False
+    )
     names = class_names(args, data)
     captions, captions_test = captions_of(data, names)
     steps = data.steps(args.batch_size)  # in an epoch

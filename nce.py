@@ -11,7 +11,7 @@ rep_relu only the gradient differs.
 
     python nce.py                            the built-in data set, on a laptop
     python nce.py --head mlp                 with a projector, where it differs from --loss ce
-    python nce.py --dataset imagenet100      the setting of the paper's Fig. 4: no projector, relu
+    python nce.py --dataset imagenet100      the paper's Fig. 4: no projector, relu, so it is ce
 
 Where we differ from the paper, besides what common.py lists:
 1. It has no code for NCE: the recipe is ours, the usual one of supervised training.
@@ -151,17 +151,23 @@ def parser():
     add("--head", choices=["none", "mlp", "linear"], help="projector (paper's Fig. 4: none)")
     add("--head-hidden", type=positive, help="its hidden units (NCL: 2048; ImageNet-100: 16384)")
     add("--head-out", type=positive, help="its outputs K (NCL: 256; ImageNet-100: 2048)")
-    add("--activation", choices=ACTIVATIONS, help="σ₊ (NCL: rep_relu; ImageNet-100: relu)")
+    add(
+        "--activation",
+        choices=ACTIVATIONS,
+        help="σ₊ of --loss nce (NCL: rep_relu; ImageNet-100: relu)",
+    )
     return flags
 
 
 def main(argv=None):
     args = parser().parse(argv)
-    if args.loss == "ce" and args.weights != "free":
-        raise common.BadInput("--weights non-negative belongs to --loss nce")
+    without_sigma = args.loss == "ce" or args.activation == "none"
+    if args.weights == "non-negative" and without_sigma:
+        raise common.BadInput("--weights non-negative needs --loss nce and an activation")
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
-    data.x_unlabeled = None  # supervised: only what has labels
+    data = common.load_data(
+        args.dataset, args.data_root, limit=args.limit, device=args.device, unlabelled=False
+    )
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
@@ -175,8 +181,8 @@ def main(argv=None):
     )
 
     args.classes = 0
-    if data.y_train is not None:
-        args.classes = 1 + int(data.y_train.max())
+    if data.classes is not None:
+        args.classes = len(data.classes)
     if args.classes < 2:
         needed = "cross-entropy needs labels, of two or more"
         raise common.BadInput(f"{data.name} has {args.classes} classes: {needed}")

@@ -2,9 +2,11 @@
 
     z = top_k(W_enc (x − b)) ≥ 0          code (K units)
     x̂ = W_dec z + b                       reconstruction; the columns of W_dec have norm 1
-    L = mean ‖e‖² + α · mean ‖e − ê‖² / mean ‖e‖²,   e = x − x̂
-    ê = W_dec z'                          z': of dead units alone, an image's d/2 largest positive
+    e = x − x̂                             what it misses
+    z'                                    of dead units alone: an image's d/2 largest positive
                                           scores W_enc (x − b)
+    ê = W_dec z'                          what the dead units make of e
+    L = mean ‖e‖² + α · mean ‖e − ê‖² / mean ‖e‖²
 
 x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1.
 TopK keeps the k largest scores of an image. BatchTopK in training keeps the k·N largest of a batch
@@ -127,7 +129,8 @@ class SAE(nn.Module):
         self.register_buffer("mean", torch.zeros(d))  # of h
         self.register_buffer("scale", torch.ones(()))
         self.register_buffer("threshold", torch.zeros(()))  # BatchTopK's
-        self.register_buffer("idle", torch.zeros(K))  # images since a unit was last active
+        idle = torch.zeros(K, dtype=torch.long)  # images since a unit was last active
+        self.register_buffer("idle", idle)
 
     def forward(self, images):
         h = self.backbone(images).float()  # (N, d)

@@ -191,9 +191,10 @@ def draw(
 
     x            images (N, 3, 32, 32) uint8
     y            (N,), their objects, numbers in OBJECTS, equally many each
-    background   (N,), their backgrounds, numbers in `frequencies`, as often as these say
+    background   (N,), their backgrounds, numbers in TEXTURES, as often as `frequencies` say
     captions     (N,) strings
 
+    frequencies: of the first backgrounds, in the order of TEXTURES
     paired: the share of images whose background is not drawn; with object y it is (y + turn) mod 5.
     """
     n = train + test

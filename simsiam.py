@@ -83,7 +83,8 @@ def projector(d, K, layers):
     """h (N, d) → z (N, K): Linear-BN-ReLU blocks, and a last Linear-BN without scale and shift.
 
     The last norm keeps the mean of a batch at 0, so that collapsed embeddings are not equal: they
-    lie on a line through 0. With a share f of them on one side `spread` is 2√(f (1 − f)).
+    lie on a line through 0. With a share f of them on one side the indicator of collapse, `spread`
+    in common.health, is 2√(f (1 − f)).
     """
     blocks = []
     width = d
@@ -111,6 +112,7 @@ class SimSiam(nn.Module):
         super().__init__()
         self.backbone, d = common.resnet(args.arch, args.image_size, args.zero_init_residual)
         K = args.head_out
+        # Before the head: the order in which weights are drawn is that of the runs on record.
         if args.predictor:
             self.predictor = predictor(K, args.predictor_hidden)
         else:

@@ -26,7 +26,8 @@ Twins, Zbontar et al., 2103.03230; VICReg, Bardes et al., 2105.04906; W-MSE, Erm
 What the paper leaves open is from the code of W-MSE, whose protocol it follows. Where we differ
 from the paper and from the bases' code, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
-2. SimCLR's head ends without BatchNorm, and each view passes it alone (W-MSE code: both at once).
+2. Each view passes the network alone (W-MSE's code: the heads of SimCLR and W-MSE have both at
+   once; SwAV's: the whole network has). SimCLR's head ends without BatchNorm.
 3. STL-10 is evaluated on whole images (W-MSE code: on their central 64 of 70 pixels).
 4. ImageNet: one recipe of views (four bases blur and solarise the two views differently).
 5. ImageNet: saturation is jittered as brightness is (the same four: by half).
@@ -579,6 +580,7 @@ def main(argv=None):
         with torch.no_grad():
             t1 = model.target(v1)
             t2 = model.target(v2)
+        # Past `net`; but it is a part of the model, so torchrun averages its gradients too.
         p1 = model.predictor(z1)
         p2 = model.predictor(z2)
         return z1, z2, p1, p2, t1, t2
@@ -603,9 +605,9 @@ def main(argv=None):
 
             v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
-                embeddings = both(v1, v2)
+                outputs = both(v1, v2)  # z1, z2; with a target network p1, p2, t1, t2 too
             # Under torchrun each process has a part of the batch; the loss is of all parts.
-            z1, z2, *others = common.gather(*embeddings)
+            z1, z2, *others = common.gather(*outputs)
             loss = base_loss(z1, z2, *others)
             penalty = 0.0
             if W is not None and not args.prox:

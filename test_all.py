@@ -193,6 +193,14 @@ def test_pretraining_sees_the_unlabelled_images(tmp_path):
     assert data.steps(5) == 3
 
 
+def test_a_limit_is_of_labelled_images(tmp_path):
+    np.savez(tmp_path / "more.npz", **ARRAYS, x_unlabeled=np.concatenate([TRAIN_IMAGES] * 2))
+    data = common.load_data("more", tmp_path, limit=12, unlabelled=False)
+    assert len(data.images) == len(data.y_train) == 12
+    message = refusal(lambda: common.load_data("more", tmp_path, limit=30, unlabelled=False))
+    assert "--limit 30: more has 20 training images" in message
+
+
 def torchvision_dataset(root, download, train=None, split=None):
     """A data set with the attributes of torchvision's: `targets` under `train`, or `labels`."""
     if split == "train+unlabeled":
@@ -219,6 +227,13 @@ def test_a_failed_download_is_refused(tmp_path, monkeypatch, name):
     monkeypatch.setattr(torchvision.datasets, common.DOWNLOADS[name], None)
     message = refusal(functools.partial(common.load_data, name, tmp_path))
     assert f"{name} could not be downloaded" in message
+
+
+def test_a_library_that_a_download_lacks_is_named(tmp_path, monkeypatch):
+    lacks = mock.Mock(side_effect=ModuleNotFoundError(name="scipy"))
+    monkeypatch.setattr(torchvision.datasets, "SVHN", lacks)
+    message = refusal(functools.partial(common.load_data, "svhn", tmp_path))
+    assert "svhn needs scipy: pip install scipy" in message
 
 
 BAD_DATA = {
@@ -466,6 +481,13 @@ def test_a_batch_of_one_image_a_process_is_refused(ten, become):
     become(0)
     message = refusal(functools.partial(ten.steps, 2))
     assert "--batch-size 2: each of 2 processes needs two images" in message
+
+
+def test_too_few_images_for_all_processes_are_refused(become):
+    become(0)
+    three = common.Data("three", torch.zeros(3, 3, 8, 8), torch.zeros(3, 3, 8, 8))
+    message = refusal(functools.partial(three.steps, 2))
+    assert "3 training images are too few for 2 processes" in message
 
 
 def test_a_batch_has_at_most_all_images(ten):
@@ -5855,6 +5877,16 @@ def test_an_image_of_a_dense_file_has_its_strongest_half(looked_at):
     assert arrays["0dims"].reshape(N_IMAGES, -1)[:, 0].tolist() == strongest.tolist()
 
 
+def test_other_labels_have_no_probe_on_record(runs, tmp_path):
+    np.save(tmp_path / "y.npy", np.arange(100) % 7)
+    flags = ["--labels", str(tmp_path / "y.npy"), "--out", str(tmp_path / "page")]
+    look.main([str(runs / "ncl"), *flags])
+    meta, _ = contents((tmp_path / "page" / "look.html").read_text(encoding="utf-8"))
+    numbers = meta["runs"][0]["metrics"]
+    assert "lp1" not in numbers
+    assert numbers["cons"] > 100 / 7
+
+
 def test_a_page_of_a_sparse_file_has_what_the_dense_one_has(looked_at, tmp_path):
     z = sparse_matrix(signed=True)
     z[:, 7] /= 2  # no ties
@@ -5981,6 +6013,7 @@ def test_a_page_has_the_images_in_their_order(looked_at, tmp_path, form):
 NOT_SHOWN = {
     "--images few.npy": "z has 60 rows, few.npy has 3",
     "--images noise": "cannot be read as an image",
+    "--images depth": "00.png cannot be read as an image (BadInput: it has more than 8 bits",
     "--images sizes": "crop or pad them to one size",
     "--images empty": "has no image files",
     "--images z.npy": "which array is the images?",
@@ -5999,9 +6032,10 @@ def files_to_look_at(tmp_path, monkeypatch):
     np.save("few.npy", np.zeros((3, 8, 8), np.uint8))
     np.save("float.npy", np.zeros((60, 8, 8)))
     Path("names.txt").write_text("one\n")
-    for name in "noise", "sizes", "empty":
+    for name in "noise", "sizes", "empty", "depth":
         Path(name).mkdir()
     for i in range(60):
+        Image.fromarray(np.zeros((8, 8), np.uint16)).save(f"depth/{i:02}.png")
         Path(f"noise/{i:02}.png").write_text("no image")
         Image.new("RGB", (20, 20 + i)).save(f"sizes/{i:02}.png")
 
@@ -6552,6 +6586,39 @@ def test_a_page_without_images_works_too(browser, tmp_path, address):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("address", ["all", "dim=0", "label=1"])
+def test_a_page_without_live_dimensions_opens(browser, tmp_path, address):
+    y = np.arange(60) % 3
+    np.savez(tmp_path / "collapsed.npz", z=np.ones((60, 3)), y=y, background=y % 2)
+    look.main([str(tmp_path / "collapsed.npz"), "--active", "top:0.01", "--out", str(tmp_path)])
+    text = browser.at(address, folder=tmp_path)
+    assert "No image activates any dimension" in text or "is dead" in text
+
+
+@pytest.mark.slow
+def test_a_class_with_a_number_is_found_by_its_name(browser, tmp_path):
+    y = np.arange(60) % 3
+    np.savez(tmp_path / "numbered.npz", z=np.eye(3)[(y + 1) % 3], y=y)
+    look.main([str(tmp_path / "numbered.npz"), "--out", str(tmp_path)])
+    browser.at("find=class 2", folder=tmp_path)
+    assert browser.cards() == [0]  # which class 2 activates
+    browser.at("find=2", folder=tmp_path)
+    assert browser.cards() == [2]
+
+
+@pytest.mark.slow
+def test_no_name_is_within_chance(browser):
+    browser.page.goto((ROOT / "assets" / "example.html").as_uri())
+    browser.wait()
+    script = """() => {
+        const within = (d, q) => Math.fround(commonest(d, q).share) <= A["high" + q][d.n - 1];
+        const wrong = (d, q) => named_after(d, q).length > 0 && within(d, q);
+        return runs.flatMap(u => M.labels.flatMap((_, q) => live(u.r).filter(d => wrong(d, q))));
+    }"""
+    assert browser.page.evaluate(script) == []
+
+
+@pytest.mark.slow
 def test_the_page_is_silent_and_asks_for_nothing(browser):
     for address in ("all", "dim=0", "image=7", "class=1", "dim=x", "find=xyz"):
         browser.at(address)
@@ -6663,6 +6730,31 @@ def test_evaluation_changes_no_weight(runs, evaluated, method):
     saved = common.load_checkpoint(runs / method / "checkpoint.pt")["model"]
     for name, value in model.state_dict().items():  # running frequencies and means too
         assert torch.equal(value, saved[name]), name
+
+
+class Scaled(nn.Module):
+    """The means of an image's quarters, times a scale, as h and as z."""
+
+    def __init__(self, scale):
+        super().__init__()
+        self.scale = scale
+
+    def forward(self, x):
+        h = self.scale * F.adaptive_avg_pool2d(x, 2).flatten(1)
+        return h, h
+
+
+def test_features_beyond_16_bits_are_probed_as_they_are(tmp_path):
+    np.savez(tmp_path / "tiny.npz", **shapes.draw(240, 100))
+    data = common.load_data("tiny", tmp_path)
+    args = SimpleNamespace(image_size=32)
+    run = SimpleNamespace(args=args, device="cpu", folder=tmp_path)
+    small, *_ = common.evaluate(run, data, Scaled(1))
+    large, *_ = common.evaluate(run, data, Scaled(2**20))
+    probes = ["lp1", "lp1_embedding", "knn5", "background_lp1"]
+    assert [large[name] for name in probes] == pytest.approx(
+        [small[name] for name in probes], abs=2
+    )
 
 
 def test_embeddings_npz_is_what_the_network_says(evaluated, method):
@@ -6867,7 +6959,8 @@ REFUSED_FLAGS = {
     "sparsehead.py --head none": "--head none has no linear layer",
     "sparsehead.py --base wmse": "to divide --batch-size 60",
     "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "must be above K = 20 of z",
-    "nce.py --loss ce --weights non-negative": "belongs to --loss nce",
+    "nce.py --loss ce --weights non-negative": "needs --loss nce and an activation",
+    "nce.py --weights non-negative --activation none": "needs --loss nce and an activation",
     "nce.py --dataset unlabelled": "has 0 classes",
     "mmncl.py --dataset unlabelled": "lacks captions_train and",
     "mmncl.py --classes {ncl}/metrics.jsonl": "4 classes; tiny has 10",
@@ -6876,6 +6969,7 @@ REFUSED_FLAGS = {
 REFUSED_RUNS = {
     "simclr.py --out {ncl}": "is taken",
     "simclr.py --resume nowhere": "nowhere is no run: there is no nowhere/config.json",
+    "simclr.py --resume {simclr}/checkpoint.pt": "checkpoint.pt is no run: there is no",
     "simclr.py --resume {simclr} --lr 0.5": "--lr 0.5 contradicts the run's 0.003",
     "ncl.py --resume {ncl} --epochs 2": "--epochs 2 is less than the run's 3",
     "simsiam.py --resume {simsiam} --no-stop-grad": "--no-stop-grad contradicts the run's True",
@@ -6892,7 +6986,7 @@ REFUSED_PROGRAMS = {
     "sae.py {ncl} --batch-size 300": "add --batch-size 64",
     "sae.py {ncl} --batch-size 60 --topk 300": "300: there are 256 units",
     "look.py .": "not the folder of a run",
-    "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; tiny has 10",
+    "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; there is a class 9",
     "sparse_coding.py --keep 0.5 1.2": "keep: 1.2; it must",
     "sparse_coding.py --d 60": "--p is 50",
     "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active",
@@ -6967,6 +7061,24 @@ def changed_settings(copied, **changes):
     path.write_text(json.dumps(settings))
 
 
+def test_a_flag_against_a_setting_that_a_run_does_not_say_is_refused(copied):
+    changed_settings(copied, loss=None)
+    message = refusal("ncl.py --resume", copied, "--loss", "spectral")
+    assert "--loss spectral contradicts the run's ntxent" in message
+
+
+def test_a_run_goes_on_where_it_began(copied):
+    changed_settings(copied, device="cuda:1")
+    message = refusal("ncl.py --device cpu --resume", copied)
+    assert "the run began on cuda: add --device cuda" in message
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--out"])
+def test_a_folder_without_a_name_is_refused(flag):
+    message = refusal(lambda: ncl.main([flag, ""]))
+    assert "--resume and --out name a folder, and one of them is empty" in message
+
+
 def test_a_setting_that_a_run_does_not_say_is_named(copied, tmp_path, capsys):
     changed_settings(copied, loss=None)
     run_program("ncl.py --eval-only", copied, "--out", tmp_path / "run")
@@ -7012,6 +7124,25 @@ def test_a_file_of_the_other_kind_is_refused(tmp_path, suffix, other):
 def test_an_evaluation_is_not_resumed(evaluated):
     folder, *_ = evaluated["simclr"]
     assert "is an evaluation, not a training" in refusal("simclr.py --resume", folder)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError("Unable to allocate 9 TiB"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory"),
+    ],
+    ids=["numpy", "CUDA", "CPU"],
+)
+def test_a_lack_of_memory_is_said_in_a_line(error):
+    message = refusal(mock.Mock(side_effect=error))
+    assert "out of memory (in training: halve --batch-size): " in message
+
+
+def test_other_errors_of_torch_keep_their_traceback():
+    with pytest.raises(RuntimeError, match="sizes"):
+        common.launch(mock.Mock(side_effect=RuntimeError("sizes do not match")))
 
 
 def test_a_damaged_config_is_refused(tmp_path):
@@ -7154,6 +7285,14 @@ def test_a_run_that_is_refused_stays_finished(copied):
     (copied / "metrics.jsonl").write_text("")
     assert "lacks lines of epochs 1 to 3" in refusal("ncl.py --epochs 4 --resume", copied)
     assert {"backbone.pt", "embeddings.npz"} <= {path.name for path in copied.iterdir()}
+
+
+def test_a_grown_run_forgets_what_was_measured_before(copied):
+    for name in "interpret.json", "look.html", "robustness.json":
+        (copied / name).write_text("{}")
+    run_program("ncl.py --epochs 4 --resume", copied)
+    left = {path.name for path in copied.iterdir()}
+    assert not left & {"interpret.json", "look.html", "robustness.json"}
 
 
 def test_a_grown_run_says_what_it_was_before(copied):

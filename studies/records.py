@@ -306,6 +306,12 @@ def add_lines(file: Path, run: str, seed: int, wanted: tuple, lines: list[dict])
 
     wanted: the columns, of which those are written that the file or these lines have.
     """
+    with alone(file.parent):
+        add_lines_with(file, run, seed, wanted, lines)
+
+
+def add_lines_with(file: Path, run: str, seed: int, wanted: tuple, lines: list[dict]) -> None:
+    """What add_lines() does while no other program is at it."""
     kept = []
     if file.exists():
         with open(file, encoding="utf-8", newline="") as old:

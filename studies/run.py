@@ -9,8 +9,8 @@ run is given to:
 Its seeds are 1-5, or 1,2,3, or - where the program has seeds of its own. RUN stands for the run's
 folder, {seed} for its seed. To the first command this program adds --seed, --out runs/<run>-seed1
 (--resume, where it was interrupted), --device and --data-root; nothing else is made up. What is on
-record is skipped and what was interrupted goes on. To make a run anew, delete its line in
-records.jsonl and its folder in runs/ first.
+record is skipped and what was interrupted goes on; a folder of that name but of other flags ends
+in a line. To make a run anew, delete its line in records.jsonl and its folder in runs/ first.
 
     python studies/run.py ncl                        SimCLR, NCL, NCL + TopK
     python studies/run.py ncl bayesncl --rows "cifar10-cpu-*" shapes-ncl --seeds 1 2
@@ -26,6 +26,7 @@ checkpoint (--minutes: an epoch).
 
 import argparse
 import fnmatch
+import importlib
 import math
 import os
 import re
@@ -43,6 +44,7 @@ from records import ROOT, common  # of the folder above
 RUNS = ROOT / "runs"
 TELL_EVERY = 10  # seconds, how far it is
 MOST_SEEDS = 99  # seeds are 0, ..., 99
+OF_A_CALL = common.Parser.OF_A_CALL | {"data_root", "checkpoint_every"}  # not of a run's recipe
 
 
 # -------------------------------------------------------------------------------------- runs.txt
@@ -144,10 +146,13 @@ def commands(
     return runs | later
 
 
-def checkpoints_read(question: str) -> set[str]:
-    """The runs of whose checkpoints on the way others are made."""
+def checkpoints_read(question: str) -> dict[str, set[int]]:
+    """Run → after how many epochs others read its checkpoint."""
     text = (records.STUDIES / question / "runs.txt").read_text(encoding="utf-8")
-    return set(re.findall(r"runs/(\S+)-seed\{seed\}/checkpoint-", text))
+    read = {}
+    for name, epochs in re.findall(r"runs/(\S+)-seed\{seed\}/checkpoint-(\d+)\.pt", text):
+        read.setdefault(name, set()).add(int(epochs))
+    return read
 
 
 # ------------------------------------------------------------------------------------------ a run
@@ -156,6 +161,33 @@ def device_of(name: str, device: str) -> str:
     if "-cpu" in name:
         return "cpu"
     return device
+
+
+def flags_of(command: str) -> dict:
+    """The flags of a method's command line, as its own parser reads them."""
+    program, *argv = shlex.split(command)
+    parser = importlib.import_module(program.removesuffix(".py")).parser()
+    return vars(argparse.ArgumentParser.parse_args(parser, argv))
+
+
+def need_same(name: str, command: list[str]) -> None:
+    """BadInput where a folder runs/<name> was begun by another command than runs.txt has."""
+    config = RUNS / name / "config.json"
+    _, seed = records.split(name)
+    # Evaluations begin anew, and a program with seeds of its own compares by itself.
+    if seed is None or "--eval-only" in command or not config.exists():
+        return
+    begun = common.read_json(config).get("command")
+    if begun is None:  # it was not noted
+        return
+    begun_by, _, _ = begun.partition(" ")
+    remedy = f"move {config.parent} away"
+    common.need(begun_by == command[0], f"{name} was begun by {begun_by}: {remedy}")
+    before = flags_of(begun)
+    for flag, value in flags_of(shlex.join(command)).items():
+        if flag not in OF_A_CALL:
+            differs = f"{name} was begun with {flag} {before[flag]}, runs.txt has {value}"
+            common.need(before[flag] == value, f"{differs}: {remedy}")
 
 
 def begin(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
@@ -198,10 +230,10 @@ def has_ended(name: str) -> bool:
     return (run / "results.json").exists() and not (run / "memory").exists()
 
 
-def copy_checkpoint(name: str, seen: dict[str, int]) -> None:
+def copy_checkpoint(name: str, wanted: set[int], seen: dict[str, int]) -> None:
     """Keep a run's checkpoint as checkpoint-<epochs>.pt before the next takes its place.
 
-    seen: name → when the last one that was copied was written
+    wanted: after how many epochs; seen: name → when the last one that was read was written
     """
     path = RUNS / name / "checkpoint.pt"
     if not path.exists():
@@ -212,7 +244,10 @@ def copy_checkpoint(name: str, seen: dict[str, int]) -> None:
         copy = path.with_name("checkpoint.copy")  # the training may write the next one meanwhile
         shutil.copy(path, copy)
         epochs = common.load_checkpoint(copy)["epochs"]
-        os.replace(copy, path.with_name(f"checkpoint-{epochs}.pt"))
+        if epochs in wanted:
+            os.replace(copy, path.with_name(f"checkpoint-{epochs}.pt"))
+        else:
+            copy.unlink()
 
 
 def keep(question: str, name: str, code: int) -> bool:
@@ -270,10 +305,12 @@ def record_all(
     runs: name → command lines; jobs: how many at a time; end: of all, by time.monotonic()
     """
     waiting = unrecorded(question, list(runs))
+    for name in waiting:
+        need_same(name, runs[name][0])
     total = len(waiting)
     later = {name for name, lines in runs.items() if takes_of_others(name, lines)}
     left = {name: list(lines) for name, lines in runs.items()}  # command lines to come
-    copied = checkpoints_read(question)
+    read = checkpoints_read(question)
     running = {}  # name: its program
     seen = {}
     well = True
@@ -294,8 +331,8 @@ def record_all(
 
             for name, program in list(running.items()):
                 run, _ = records.split(name)
-                if run in copied:
-                    copy_checkpoint(name, seen)
+                if run in read:
+                    copy_checkpoint(name, read[run], seen)
                 code = program.poll()
                 if code is None:
                     continue

@@ -5,7 +5,6 @@ import importlib
 import json
 import math
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -177,13 +176,6 @@ def test_what_is_on_record_has_a_row(question):
             assert record.get("seed") in seeds, record["run"]
 
 
-def flags_of(command):
-    """The flags of a command line as its program's own parser reads them."""
-    program, *argv = shlex.split(command)
-    parser = importlib.import_module(program.removesuffix(".py")).parser()
-    return vars(argparse.ArgumentParser.parse_args(parser, argv))
-
-
 @pytest.mark.parametrize("question", run.questions())
 def test_rows_are_the_commands_on_record(question):
     rows = run.rows_of(question)
@@ -196,10 +188,10 @@ def test_rows_are_the_commands_on_record(question):
             continue
         for old, new in NAMED_OTHERWISE.items():
             command = command.replace(old, new)
-        recorded = flags_of(command)
+        recorded = run.flags_of(command)
         line = rows[record["run"]][1][0].replace("{seed}", str(record.get("seed")))
         if line not in read:
-            read[line] = flags_of(line)
+            read[line] = run.flags_of(line)
         for name, value in read[line].items():
             if name in ADDED:
                 continue
@@ -257,6 +249,29 @@ def test_a_folder_that_no_run_left_stays(started):
     (run.RUNS / "a-seed1" / "mine.txt").write_text("mine")
     run.begin("a-seed1", ["ncl.py"], "cpu", "d")
     assert (run.RUNS / "a-seed1" / "mine.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "begun, reason",
+    [
+        ("ncl.py --seed 1 --epochs 2 --out x", "epochs 2, runs.txt has None"),
+        ("ncl.py --seed 2", "seed 2, runs.txt has 1"),
+        ("simclr.py --seed 1", "begun by simclr.py"),
+    ],
+    ids=["flag", "seed", "program"],
+)
+def test_a_folder_of_other_flags_is_refused(studies, begun, reason):
+    leave_run(run.RUNS / "a-seed1", finished=False)
+    (run.RUNS / "a-seed1" / "config.json").write_text(json.dumps(dict(command=begun)))
+    with pytest.raises(common.BadInput, match=reason):
+        run.record_all("q", {"a-seed1": [["ncl.py", "--seed", "1"]]}, 1, "cpu", "data", math.inf)
+
+
+def test_a_folder_of_the_same_flags_is_taken(studies):
+    leave_run(run.RUNS / "a-seed1", finished=False)
+    begun = "ncl.py --lr 1e-1 --seed 1 --device cpu --compile --out x"
+    (run.RUNS / "a-seed1" / "config.json").write_text(json.dumps(dict(command=begun)))
+    run.need_same("a-seed1", ["ncl.py", "--seed", "1", "--lr", "0.1"])
 
 
 def test_a_program_with_seeds_of_its_own_takes_no_data(started):
@@ -413,17 +428,17 @@ def test_it_says_how_far_it_is(endless, monkeypatch, capsys):
 # ------------------------------------------------------------------------------------- checkpoints
 def test_checkpoints_are_copied_where_another_run_reads_them(write):
     write("a 1 python ncl.py\nb 1 python ncl.py --eval-only runs/a-seed{seed}/checkpoint-5.pt\n")
-    assert run.checkpoints_read("q") == {"a"}
+    assert run.checkpoints_read("q") == {"a": {5}}
 
 
 def test_checkpoints_on_the_way_are_copied(studies):
     leave_run(run.RUNS / "a")
     seen = {}
-    for epochs in 5, 5, 10:
+    for epochs in 5, 5, 7, 10:
         torch.save(dict(epochs=epochs), run.RUNS / "a" / "checkpoint.pt")
-        run.copy_checkpoint("a", seen)
-    copies = {path.name for path in (run.RUNS / "a").glob("checkpoint-*")}
-    assert copies == {"checkpoint-5.pt", "checkpoint-10.pt"}
+        run.copy_checkpoint("a", {5, 10}, seen)
+    copies = {path.name for path in (run.RUNS / "a").glob("checkpoint*")}
+    assert copies == {"checkpoint.pt", "checkpoint-5.pt", "checkpoint-10.pt"}
     assert common.load_checkpoint(run.RUNS / "a" / "checkpoint-5.pt") == dict(epochs=5)
 
 
@@ -431,9 +446,9 @@ def test_a_checkpoint_is_read_once(studies, monkeypatch):
     leave_run(run.RUNS / "a")
     torch.save(dict(epochs=5), run.RUNS / "a" / "checkpoint.pt")
     seen = {}
-    run.copy_checkpoint("a", seen)
+    run.copy_checkpoint("a", {5}, seen)
     monkeypatch.setattr(common, "load_checkpoint", None)
-    run.copy_checkpoint("a", seen)
+    run.copy_checkpoint("a", {5}, seen)
 
 
 @pytest.mark.parametrize("reads, copies", [("a", 1), ("b", 0)], ids=["read", "not read"])

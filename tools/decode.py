@@ -63,9 +63,12 @@ def list_images(folder: Path, work: Path) -> tuple[Images, list[str]]:
     """
     names = sorted(os.listdir(folder))
     classes = [name for name in names if (folder / name).is_dir() and folder / name != work]
+    files = [str(folder / name) for name in names if name.lower().endswith(IMG_EXTENSIONS)]
     if not classes:
-        files = [str(folder / name) for name in names if name.lower().endswith(IMG_EXTENSIONS)]
         return [(file, 0) for file in files], []
+    if files:
+        remedy = "put each into the folder of its class, or remove it"
+        raise common.BadInput(f"{files[0]} lies beside the folders of the classes; {remedy}")
     numbers = {name: number for number, name in enumerate(classes)}
     try:
         return make_dataset(str(folder), numbers, IMG_EXTENSIONS), classes
@@ -163,6 +166,11 @@ def square(path: str, size: int) -> np.ndarray:
     return np.asarray(TF.center_crop(image, [size, size]))
 
 
+def name_of(path: str, folder: Path) -> str:
+    """What an image file is called in its data set's folder, however that is written."""
+    return Path(path).relative_to(folder).as_posix()
+
+
 def write_state(work: Path, state: dict) -> None:
     """Say in progress.json how far the decoding is."""
     with common.replacing(work / "progress.json") as file:
@@ -190,7 +198,7 @@ def start(work: Path, found: dict[str, Images], size: int) -> dict:
     for part, images in found.items():
         names.append(part)
         for path, _ in images:
-            names.append(path.removeprefix(str(work.parent)))
+            names.append(name_of(path, work.parent))
     text = "\n".join(names).encode(errors="surrogateescape")
     files = hashlib.sha256(text).hexdigest()
 
@@ -203,6 +211,15 @@ def start(work: Path, found: dict[str, Images], size: int) -> dict:
     need_room(work.parent, left * size * size * 3)
     work.mkdir(exist_ok=True)
     return state
+
+
+def need_all(found: dict[str, Images], unreadable: dict[str, list[int]], work: Path) -> None:
+    """BadInput where an earlier decoding, with --skip-unreadable, has left out a file."""
+    for part, images in found.items():
+        for i in unreadable[part]:
+            path, _ = images[i]
+            remedy = f"add --skip-unreadable again, or mend it, remove {work} and start afresh"
+            raise common.BadInput(f"{path} could not be read and was left out; {remedy}")
 
 
 def fill(part: str, images: Images, size: int, work: Path, state: dict, skip: bool) -> None:
@@ -276,7 +293,7 @@ def complete(part: str, images: Images, classes: list[str], work: Path, unreadab
     print(f"{part}: {len(left)} images {kind}")
     if unreadable:
         first, _ = images[unreadable[0]]
-        print(f"{len(unreadable)} cannot be read and are left out, first {first}")
+        print(f"{len(unreadable)} could not be read and are left out, first {first}")
     return left
 
 
@@ -288,7 +305,7 @@ def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None
         table.writerow(["file", "class", "set"])
         for part, images in kept.items():
             for path, number in images:
-                name = Path(path).relative_to(work.parent).as_posix()
+                name = name_of(path, work.parent)
                 of_class = classes[number] if classes else ""
                 table.writerow([name, of_class, part])
 
@@ -300,7 +317,7 @@ def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed
     if last.exists():
         shutil.rmtree(work, ignore_errors=True)
         pixels = common.load_numpy(last).shape[1]
-        again = "remove its .npy files to decode it again"
+        again = "remove split.csv and its .npy files to decode it again"
         text = f"{folder} is decoded already, to {pixels} pixels; {again}"
         if pixels != size:
             raise common.BadInput(text)
@@ -309,7 +326,11 @@ def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed
 
     found, classes = find_images(folder, test_share, seed)
     state = start(work, found, size)
+    if not skip_unreadable:
+        need_all(found, state["unreadable"], work)
     if not state.get("complete"):
+        table = folder / "split.csv"
+        common.need(not table.exists(), f"{table} would be overwritten: move or remove it")
         for part, images in found.items():
             fill(part, images, size, work, state, skip_unreadable)
         kept = {}

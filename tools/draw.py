@@ -288,7 +288,7 @@ def landscape(folder: Path, curves: dict[str, np.ndarray]) -> None:
 
 
 SWEPT = re.compile(r"(, (sparsity|keep|noise|temperature|lr|warm|uncovered) [\w.-]+)+$")
-LINE_STYLES = "-", "--", ":", "-."
+LINE_STYLES = "-", "--", ":", "-.", (0, (6, 1)), (0, (1, 4)), (0, (8, 4)), (0, (6, 1, 1, 1, 1, 1))
 
 
 def draw_experiment(folder: Path, experiment: str, settings: list[str], curves: dict) -> None:

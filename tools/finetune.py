@@ -9,7 +9,7 @@ random crops and flips. config.json tells the data set, the network and the crop
 accuracies on the test set and adds to finetune.json, in the run's folder, for every share
     finetune_<share>_top1, _top5    accuracies in %; scratch_... of random weights
     finetune_<share>_lr, _tuned     the rate, and whether --tune chose it
-    finetune_<share>_epochs, ...    the other flags: a later call replaces the shares it measures
+    finetune_<share>_epochs, ...    the other flags but --tune: a later call replaces its shares
 
 A random tenth of the *training* images is held out. Each rate of --tune is tried on what is left
 of the share and judged on that tenth. With the best, all of the share is trained on. So the choice

@@ -192,37 +192,45 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
 
 # ----------------------------------------------------------------------------------------- drawing
 def measured(path: Path) -> list[tuple[str, str, dict]]:
-    """What was measured of a run, or of the runs in a records.jsonl: data set, row, numbers.
+    """What was measured of a run, or of the runs in a records.jsonl: data set, run, numbers.
 
-    path: of either; nothing where neither has the numbers of robustness.json
+    path: of either; where it has no numbers of robustness.json a line says so
     """
     found = []
+    readable = path.is_dir() or path.suffix == ".jsonl"
     common.need(path.exists(), f"{path} is not there")
+    common.need(readable, f"{path} is neither the folder of a run nor a records.jsonl")
     if path.suffix == ".jsonl":
         try:
             for line in path.read_text(encoding="utf-8").splitlines():
                 record = json.loads(line)
                 if "robustness" in record:
                     dataset = record["settings"]["dataset"]
-                    found.append((dataset, record["run"], record["robustness"]))
+                    name = f"{record['run']}-seed{record['seed']}"
+                    found.append((dataset, name, record["robustness"]))
         except (ValueError, LookupError, TypeError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise common.BadInput(f"{path} is no file of records ({reason})") from error
     elif (path / "robustness.json").exists():
-        row = re.sub(r"-seed\d+$", "", path.resolve().name)
         numbers = common.read_json(path / "robustness.json")
-        found.append((common.read_run(path).dataset, row, numbers))
+        found.append((common.read_run(path).dataset, path.resolve().name, numbers))
+    if not found:
+        print(f"{path} has no robustness.json's numbers: left out")
     return found
 
 
 def read_records(paths: list[Path]) -> dict[str, dict[str, dict]]:
     """What was measured, data set → name of a row → numbers, their means over the seeds.
 
-    Raises BadInput where nothing was.
+    Raises BadInput where nothing was, and where a run is given twice.
     """
     of_seeds = {}
+    seen = set()
     for path in paths:
-        for dataset, row, numbers in measured(path):
+        for dataset, name, numbers in measured(path):
+            common.need((dataset, name) not in seen, f"{path}: {name} is given twice")
+            seen.add((dataset, name))
+            row = re.sub(r"-seed\d+$", "", name)
             if dataset not in of_seeds:
                 of_seeds[dataset] = {}
             if row not in of_seeds[dataset]:

@@ -106,7 +106,7 @@ def test_unreadable_images_are_left_out(damaged, capsys):
     x, y = np.load(damaged / "x_train.npy"), np.load(damaged / "y_train.npy")
     assert x.shape == (7, 8, 8, 3)
     assert y.tolist() == [0] * 3 + [1] * 4
-    assert re.search("\n1 cannot be read .* first .*cat/3.png\n", capsys.readouterr().out)
+    assert re.search("\n1 could not be read .* first .*cat/3.png\n", capsys.readouterr().out)
 
 
 def test_the_images_after_one_left_out_keep_their_order(damaged):
@@ -180,7 +180,7 @@ def test_undecoded_images_are_no_data_yet(pets):
 
 def test_another_size_than_the_decoded_is_refused(pets):
     decode.decode(pets, 8)
-    assert "decoded already, to 8 pixels; remove its .npy" in refusal("decode.py --size 16", pets)
+    assert "decoded already, to 8 pixels; remove split.csv" in refusal("decode.py --size 16", pets)
 
 
 def test_test_images_go_before_validation_images(tmp_path):
@@ -414,10 +414,40 @@ def test_another_split_starts_afresh(whole, monkeypatch):
 
 
 def test_the_same_files_in_other_parts_start_afresh(tmp_path):
-    a, b, c = ("a.png", 0), ("b.png", 0), ("c.png", 0)
+    a, b, c = [(str(tmp_path / name), 0) for name in ("a.png", "b.png", "c.png")]
     first = decode.start(tmp_path / "first", {"train": [a, b], "test": [c]}, 8)
     second = decode.start(tmp_path / "second", {"train": [a], "test": [b, c]}, 8)
     assert first["files"] != second["files"]
+
+
+def test_a_folder_is_the_same_from_within(pets, monkeypatch):
+    monkeypatch.chdir(pets)
+    found, _ = decode.find_images(pets)
+    here, _ = decode.find_images(Path("."))
+    absolute = decode.start(pets / "decoding", found, 8)
+    assert decode.start(Path("decoding"), here, 8)["files"] == absolute["files"]
+
+
+def test_images_beside_class_folders_are_refused(whole):
+    shutil.copy(whole / "cat/0.png", whole / "loose.png")
+    message = refusal("decode.py --size 8 --test-share 0.5", whole)
+    assert "loose.png lies beside the folders of the classes" in message
+
+
+def test_a_split_of_ones_own_is_kept(flat):
+    (flat / "split.csv").write_text("mine")
+    message = refusal("decode.py --size 8 --test-share 0.25", flat)
+    assert "split.csv would be overwritten" in message
+    assert (flat / "split.csv").read_text() == "mine"
+
+
+def test_what_was_left_out_is_not_forgotten(damaged, interrupted):
+    for _ in range(2):  # the fourth file is in the second batch
+        with pytest.raises(KeyboardInterrupt):
+            decode.decode(damaged, 8, skip_unreadable=True)
+    message = "cat/3.png could not be read and was left out; add --skip-unreadable again"
+    with pytest.raises(common.BadInput, match=message):
+        decode.decode(damaged, 8)
 
 
 def test_images_without_classes_load_without_labels(flat):
@@ -1042,6 +1072,16 @@ def test_runs_on_record_are_read_as_folders_are(measured, tmp_path):
     assert found == robustness.read_records(measured)
 
 
+def test_a_run_is_drawn_once(measured):
+    with pytest.raises(common.BadInput, match="a-seed1 is given twice"):
+        robustness.read_records(measured + measured[:1])
+
+
+def test_a_runs_file_is_not_its_folder(measured):
+    with pytest.raises(common.BadInput, match="is neither the folder of a run nor"):
+        robustness.read_records([measured[0] / "robustness.json"])
+
+
 def test_a_line_starts_at_the_clean_images(measured):
     pyplot = pytest.importorskip("matplotlib.pyplot")
     row = robustness.read_records(measured)["x"]
@@ -1053,11 +1093,12 @@ def test_a_line_starts_at_the_clean_images(measured):
     assert z.get_ydata().tolist() == [20] * 5 + [1]
 
 
-def test_measured_runs_are_drawn(measured, tmp_path):
+def test_measured_runs_are_drawn(measured, tmp_path, capsys):
     pytest.importorskip("matplotlib")
     nothing = write_config(tmp_path / "c-seed1", "x")
     run_program("robustness.py", *measured, nothing, "--draw", tmp_path / "robustness.png")
     assert (tmp_path / "robustness.png").stat().st_size > 20_000
+    assert "c-seed1 has no robustness.json's numbers: left out" in capsys.readouterr().out
 
 
 def test_folders_without_measurements_cannot_be_drawn(tmp_path):
@@ -1366,7 +1407,7 @@ def test_an_unfinished_run_is_not_copied(tmp_path):
         "selection.py .": "is not a run of an image method",
         "words.py .": "not the folder of a run",
         "words.py {ncl}": "no text.npz of a run",
-        "words.py {mmncl} --classes {ncl}/metrics.jsonl": "4 classes; tiny has 10",
+        "words.py {mmncl} --classes {ncl}/metrics.jsonl": "4 classes; there is a class 9",
         "decode.py . --size 0": "it must be > 0",
         "decode.py . --size 8 --test-share 1": "it must be",
         "decode.py nowhere --size 8": "nowhere is not a folder",

@@ -140,12 +140,14 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
         classes = Path(config["classes"])
     labels = look.labels_of(arrays)
     root = data_root or config["data_root"]
-    names = look.class_names(config["dataset"], root, labels, classes)
-    names = dict(zip(labels, names))
-    known = look.known_names(config["dataset"], root, classes)
+    names = look.known_names(config["dataset"], root, classes)
     for kind, y in list(labels.items()):
-        if len(known[kind]) <= y.max():  # its names are numbers, which no caption says
-            del labels[kind]
+        if len(names[kind]) > y.max():
+            continue
+        if classes and kind == "":
+            names_only = f"{classes} names {len(names[kind])} classes"
+            raise common.BadInput(f"{names_only}; there is a class {y.max()}")
+        del labels[kind]  # its names are numbers, which no caption says
     first = []
     for pairs in said:
         first.append(pairs[0][0] if pairs else "")
