@@ -6013,7 +6013,7 @@ def test_a_page_has_the_images_in_their_order(looked_at, tmp_path, form):
 NOT_SHOWN = {
     "--images few.npy": "z has 60 rows, few.npy has 3",
     "--images noise": "cannot be read as an image",
-    "--images depth": "00.png cannot be read as an image (BadInput: it has more than 8 bits",
+    "--images depth": "it has more than 8 bits; save it with 8",
     "--images sizes": "crop or pad them to one size",
     "--images empty": "has no image files",
     "--images z.npy": "which array is the images?",
