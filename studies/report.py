@@ -42,6 +42,7 @@ COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the n
     "above chance": "{cons-cons_by_chance:.1f}",
     "weighted": "{cons_weighted:.1f}",
     "adj.": "{adjusted:.1f}",
+    "F1": "{f1:.1f}",
     "best F1": "{best_f1:.1f}",
     "Cons. of background": "{background_cons:.1f}",
     "bits": "{bits:.3f}",

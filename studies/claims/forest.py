@@ -1,4 +1,4 @@
-"""One picture of every claim "A is better than B": our differences beside the papers'.
+"""One picture of the claims "A is better than B": our differences beside the papers'.
 
     python studies/claims/forest.py               draws assets/forest.png; needs matplotlib
 
@@ -16,13 +16,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import report  # noqa: E402
 from records import ROOT, STUDIES, common  # noqa: E402
 
-# Where → the runs of A and of B, each <question>#<run>. On CIFAR BayesNCL, and the NCL that it is
-# compared with, have the papers' recipe. "again": the same commands and seeds, a second time.
+# Where → the runs of A and of B, each <question>#<run>, or the run in whose numbers both are. On
+# CIFAR BayesNCL, and the NCL that it is compared with, have the papers' recipe. "again": the same
+# commands and seeds, a second time.
+LEARNT_AND_RANDOM = {
+    "built-in objects": ["dictionaries#claims-shapes-ncl"],
+    "CIFAR-10": ["dictionaries#claims-cifar10-ncl"],
+    "CIFAR-10, papers' recipe": ["dictionaries#claims-cifar10-ncl-lars"],
+    "CIFAR-100 of 10,000": ["dictionaries#claims-cifar100-10k-ncl"],
+    "CIFAR-100": ["dictionaries#claims-cifar100-ncl"],
+}
 NCL_AND_SIMCLR = {
     "built-in": ("ncl#shapes-ncl", "ncl#shapes-simclr"),
     "built-in, again": ("dictionaries#claims-shapes-ncl", "dictionaries#claims-shapes-simclr"),
     "CIFAR-10": ("ncl#cifar10-cpu-ncl", "ncl#cifar10-cpu-simclr"),
     "CIFAR-10, again": ("dictionaries#claims-cifar10-ncl", "dictionaries#claims-cifar10-simclr"),
+    "CIFAR-100 of 10,000": (
+        "dictionaries#claims-cifar100-10k-ncl",
+        "dictionaries#claims-cifar100-10k-simclr",
+    ),
     "CIFAR-100": ("cifar100#cifar100-cpu-ncl", "cifar100#cifar100-cpu-simclr"),
 }
 BAYESNCL_AND_NCL = {
@@ -31,6 +43,10 @@ BAYESNCL_AND_NCL = {
     "CIFAR-10": (
         "dictionaries#claims-cifar10-bayesncl-lars",
         "dictionaries#claims-cifar10-ncl-lars",
+    ),
+    "CIFAR-100 of 10,000": (
+        "dictionaries#claims-cifar100-10k-bayesncl",
+        "dictionaries#claims-cifar100-10k-ncl",
     ),
     "CIFAR-100": ("cifar100#cifar100-cpu-bayesncl-lars", "cifar100#cifar100-cpu-ncl-lars"),
     "CIFAR-100, again": (
@@ -56,7 +72,21 @@ for where, run in {
 }.items():
     SPARSEHEAD_AND_BASE[where] = (f"sparsehead#{run}", f"sparsehead#{run}-plain")
 
-PANELS = [  # a title, a number of the records, the runs, the papers' differences
+TRAINED = "dictionary_trained_"
+UNTRAINED = "dictionary_untrained_"
+PANELS = [  # a title, a number of the records (a-b: a less b), the runs, the papers' differences
+    (
+        "NCL − random directions of its features: adj.",
+        f"{TRAINED}adjusted-{UNTRAINED}adjusted",
+        LEARNT_AND_RANDOM,
+        {},
+    ),
+    (
+        "the same, on each one's strongest 1 % of images",
+        f"{TRAINED}on_1_full_adjusted-{UNTRAINED}on_1_full_adjusted",
+        LEARNT_AND_RANDOM,
+        {},
+    ),
     (
         "NCL − SimCLR: probe of the features",
         "lp1",
@@ -83,22 +113,27 @@ PANELS = [  # a title, a number of the records, the runs, the papers' difference
 ]
 
 
-def differences(key: str, of_a: str, of_b: str) -> list[float]:
-    """A number of A less that of B, by seed."""
-    linked = []
-    for name in (of_a, of_b):
-        question, run = name.split("#")
-        file = STUDIES / question / "records.jsonl"
-        linked.append(report.seeds_of(file, run))
-    shared = [seed for seed in linked[0] if seed in linked[1]]
-    return [linked[0][seed][key] - linked[1][seed][key] for seed in shared]
+def numbers_of(name: str) -> dict[int, dict[str, float]]:
+    """Seed → numbers of a run, <question>#<run>."""
+    question, run = name.split("#")
+    return report.seeds_of(STUDIES / question / "records.jsonl", run)
+
+
+def differences(key: str, of_a: str, of_b: str | None = None) -> list[float]:
+    """A number of A less that of B, by seed; without a B the number, a difference itself."""
+    a = numbers_of(of_a)
+    if of_b is None:
+        return [report.number(numbers, key) for numbers in a.values()]
+    b = numbers_of(of_b)
+    shared = [seed for seed in a if seed in b]
+    return [report.number(a[seed], key) - report.number(b[seed], key) for seed in shared]
 
 
 def draw_panel(panel, title: str, key: str, runs: dict, papers: dict[str, float]) -> None:
     """A row each: our mean and interval, and the paper's difference where it has one."""
     labels = []
-    for y, (where, (of_a, of_b)) in enumerate(runs.items()):
-        found = differences(key, of_a, of_b)
+    for y, (where, names) in enumerate(runs.items()):
+        found = differences(key, *names)
         mean = np.mean(found)
         half = report.interval(found)
         panel.errorbar(mean, y, xerr=half, fmt="o", color="C0", capsize=3)
@@ -125,7 +160,8 @@ def main(argv=None):
         raise common.BadInput(
             f"a picture needs matplotlib: pip install matplotlib ({error})"
         ) from error
-    figure, panels = plt.subplots(4, 2, figsize=(11, 9), layout="constrained")
+    rows = len(PANELS) // 2
+    figure, panels = plt.subplots(rows, 2, figsize=(11, 2.4 * rows), layout="constrained")
     for panel, row in zip(panels.flat, PANELS):
         draw_panel(panel, *row)
     figure.supxlabel(

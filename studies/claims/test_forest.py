@@ -26,13 +26,17 @@ def test_differences_are_of_shared_seeds(two_runs):
     assert forest.differences("lp1", "q#a", "q#b") == [1, 1]
 
 
+def test_a_difference_within_a_run_has_its_seeds(two_runs):
+    assert forest.differences("lp1-lp1", "q#a") == [0, 0, 0]
+
+
 @pytest.mark.parametrize("title, key, runs, papers", forest.PANELS)
 def test_every_row_is_on_record(title, key, runs, papers):
     assert papers.keys() <= runs.keys()
-    for of_a, of_b in runs.values():
-        found = forest.differences(key, of_a, of_b)
-        assert len(found) > 2, (of_a, of_b)
-        assert np.isfinite(found).all(), (of_a, of_b)
+    for names in runs.values():
+        found = forest.differences(key, *names)
+        assert len(found) > 2, names
+        assert np.isfinite(found).all(), names
 
 
 def test_the_picture_is_drawn(tmp_path, monkeypatch):
