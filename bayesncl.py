@@ -16,7 +16,7 @@ The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
 2. The settings `shapes` and `default` are ours.
-3. z⁺ ⊙ m is normalised once, in the loss.
+3. z⁺ ⊙ m is normalised once, in the loss (theirs: z⁺ before it, too).
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
 5. The gate `logistic` and the similarity `ipw` are ours, to ask what the gate does.
 """
@@ -29,11 +29,12 @@ import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256, gate_hidden=2048)
-TRAINING = dict(
+TRAINING = dict(  # warmup in epochs
     epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4, warmup=10.0
 )
 METHOD = dict(temperature=0.2, activation="rep_relu")
 GATE = dict(gate_lr=0.1, prior=0.8, kl_weight=3e-5)
+# crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
 PAPER = NETWORK | TRAINING | METHOD | GATE | VIEWS  # NCL's CIFAR recipe, with BayesNCL's gate
 
@@ -60,7 +61,8 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "default": DEFAULT,
 }
 
-# A row of norm 0 must not have its gradient divided by the usual 1e-12.
+# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
+# may have, would get a gradient that is far too large.
 EPS = 1e-2
 
 
@@ -197,7 +199,7 @@ class BayesNCL(nn.Module):
         logits = self.gating(features).float()  # (N, K)
         m, alpha = gate(logits, self.args.gate, self.args.gate_temperature, self.training)
         # Not normalised here, only in the loss. Every normalisation divides the gradient of an
-        # empty row by EPS; with two of them, runs lost what they had learnt.
+        # empty row by EPS; with two of them, our runs lost what they had learnt.
         return h, z * m, m, alpha
 
     def weighted_by_rarity(self, z):
@@ -220,12 +222,12 @@ def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    positive = common.within(0, kind=int)
+    whole = common.within(0, kind=int)
     add = flags.add_argument
     add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
     add("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
-    add("--head-hidden", type=positive, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
-    add("--head-out", type=positive, help="its outputs K (paper: 256; ImageNet-100: 2048)")
+    add("--head-hidden", type=whole, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
+    add("--head-out", type=whole, help="its outputs K (paper: 256; ImageNet-100: 2048)")
     add("--activation", choices=ACTIVATIONS, help="σ₊ (paper: rep_relu; ImageNet-100: relu)")
     share = common.within(0, 1)
     gates = ["ste", "gumbel", "logistic", "soft", "none"]
@@ -237,7 +239,7 @@ def parser():
         default=2,
         help="of the gating head (paper: 2)",
     )
-    add("--gate-hidden", type=positive, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
+    add("--gate-hidden", type=whole, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
     add("--gate-lr", type=common.within(0), help="its peak learning rate (authors: 0.1)")
     add("--gate-temperature", type=common.within(0), default=1.0, help="T of α")
     add("--prior", type=share, help="ρ, prior probability that a dimension is kept (authors: 0.8)")
@@ -271,7 +273,7 @@ def main(argv=None):
     optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data)
-    net = run.parallel(model)
+    net = run.parallel(model)  # under torchrun it averages the processes' gradients
 
     def contrast(z1, z2):
         return nt_xent(z1, z2, args.temperature)
@@ -279,6 +281,7 @@ def main(argv=None):
     def both(v1, v2):
         return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
 
+    # With --compile as torch.compile makes them; else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     contrast = run.compile(contrast)

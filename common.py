@@ -4,7 +4,7 @@
     resnet(arch, size) → a ResNet without classifier, and the dimension d of what it returns
     evaluate(run, data, model) → every number of a run's record
 
-Below the ruler: flags, run folders, checkpoints, torchrun. No loss and no training loop is here.
+Below the double line: flags, run folders, checkpoints, torchrun. No loss or training loop is here.
 
 Where all methods differ from their authors' code:
 1. The CIFAR stem has padding 1 (NCL: 2).
@@ -14,8 +14,8 @@ Where all methods differ from their authors' code:
 4. Inputs are (x − 0.5) / 0.25 for every data set.
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
 6. The network runs in bf16 (NCL: fp16).
-7. Rates and momenta change with every step (some: every epoch); a warm-up of n steps starts from
-   1/(n + 1) of the peak, with sparsehead.py's steps from 1/n (theirs: from 3e-5).
+7. Rates and momenta change with every step (some: every epoch). A warm-up of n steps starts from
+   1/(n + 1) of the peak, by sparsehead.py's --schedule step from 1/n (NCL: from a rate of 3e-5).
 8. Under torchrun on CPUs, each process has its own BatchNorm.
 """
 
@@ -190,13 +190,13 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel=13) -> Tensor:
     return matrix[:, None] @ x
 
 
-def chance(p: float, x: Tensor) -> Tensor:
+def coin(p: float, x: Tensor) -> Tensor:
     """True with probability p for each image of x (N, …): (N, 1, 1, 1)."""
     return torch.rand(len(x), 1, 1, 1, device=x.device) < p
 
 
 def on_cpu(x: Tensor) -> bool:
-    """Whether x is worked on eagerly by a CPU, which may ask for values without waiting."""
+    """Whether x is on a CPU, and not being compiled: then to read its values costs no wait."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -221,7 +221,7 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     of it. The order of the operators is drawn for each image.
     """
     drawn = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
-    drawn = drawn * chance(0.8, x)  # (4, N, 1, 1, 1); 0 changes nothing
+    drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1); 0 changes nothing
     brightness, contrast, saturation = (1 + jitter * drawn[:3]).clamp(min=0)
     hue = jitter / 4 * drawn[3]
     factors = [brightness, contrast, saturation, hue]
@@ -230,7 +230,7 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
         for turn in order.T:  # (N,): the operator that each image gets now
             for k, adjust in enumerate(COLOUR_OPERATORS):
                 x = change_some(x, turn == k, adjust, factors[k])
-    return torch.where(chance(gray, x), grayscale(x), x)
+    return torch.where(coin(gray, x), grayscale(x), x)
 
 
 def augment(
@@ -257,12 +257,12 @@ def augment(
     if colour_first:
         x = random_colour(x, jitter, gray)
     boxes = random_boxes(len(x), *x.shape[2:], min_scale, x.device)
-    mirrored = chance(flip, x).flatten()
+    mirrored = coin(flip, x).flatten()
     x = resized_crop(x, *boxes, size, mirrored, crop).clamp(0, 1)
     if not colour_first:
         x = random_colour(x, jitter, gray)
     if blur:
-        chosen = chance(blur, x).flatten()
+        chosen = coin(blur, x).flatten()
         sigma = torch.empty(len(x), device=x.device).uniform_(0.1, 2)  # pixels
         x = change_some(x, chosen, gaussian_blur, sigma)
     return x
@@ -352,8 +352,8 @@ class LARS(torch.optim.SGD):
     """Layer-wise adaptive rate scaling: SGD with momentum and a rate for each layer.
 
     You et al. 2017, arXiv 1708.03888. The gradient g of a weight w becomes r · (g + decay · w),
-    r = trust · ‖w‖ / (‖g‖ + decay · ‖w‖); with `clip` min(r / lr, 1). r is 1 if w = 0 and 0 if
-    g = 0. Biases and norms have plain SGD without decay.
+    with r = trust · ‖w‖ / (‖g‖ + decay · ‖w‖). With `clip` r becomes min(r / lr, 1). Where w = 0, r
+    is 1; where g = 0, r is 0. Biases and norms have plain SGD without decay.
     NCL's authors: trust 0.02 and clip; on ImageNet 0.001 without clip is common.
     """
 

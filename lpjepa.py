@@ -35,7 +35,7 @@ import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=512, head_out=512)
-TRAINING = dict(
+TRAINING = dict(  # warmup in epochs
     epochs=1000, batch_size=256, optimizer="lars", lr=0.03, weight_decay=1e-4, warmup=10.0
 )
 METHOD = dict(mu=0.0, invariance_weight=25.0, match_weight=250.0, projections=8192)
@@ -141,7 +141,7 @@ def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    positive = common.within(0, kind=int)
+    whole = common.within(0, kind=int)
     weight = common.within(0, closed=True)
     add = flags.add_argument
     add(
@@ -157,9 +157,9 @@ def parser():
     )
     add("--invariance-weight", type=weight, help="η (paper: 25)")
     add("--match-weight", type=weight, help="λ (paper: 250; ImageNet-100: 125)")
-    add("--projections", type=positive, help="random directions a step (paper: 8192)")
-    add("--head-hidden", type=positive, help="of the projector (paper: 512; ImageNet-100: 2048)")
-    add("--head-out", type=positive, help="its outputs K (paper: 512; ImageNet-100: 2048)")
+    add("--projections", type=whole, help="random directions a step (paper: 8192)")
+    add("--head-hidden", type=whole, help="of the projector (paper: 512; ImageNet-100: 2048)")
+    add("--head-out", type=whole, help="its outputs K (paper: 512; ImageNet-100: 2048)")
     return flags
 
 
@@ -184,11 +184,12 @@ def main(argv=None):
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data)
-    net = run.parallel(model)
+    net = run.parallel(model)  # under torchrun it averages the processes' gradients
 
     def both(v1, v2):
         return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
 
+    # With --compile as torch.compile makes them; else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     match = run.compile(sliced_wasserstein)

@@ -34,7 +34,7 @@ import common
 # ---------------------------------------------------------------------------------------- settings
 # Ours; the network and its heads are NCL's.
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256, text_width=512)
-TRAINING = dict(
+TRAINING = dict(  # warmup in epochs
     epochs=200, batch_size=256, optimizer="adam", lr=1e-3, weight_decay=0.0, warmup=10.0
 )
 METHOD = dict(temperature=0.1, activation="rep_relu")
@@ -61,7 +61,8 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "imagenet": IMAGENET100 | dict(arch="resnet50"),
 }
 
-# A row of norm 0 must not have its gradient divided by the usual 1e-12.
+# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
+# may have, would get a gradient that is far too large.
 EPS = 1e-2
 
 BUCKETS = 2**13  # word vectors; number 0 is no word
@@ -286,14 +287,12 @@ def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    positive = common.within(0, kind=int)
+    whole = common.within(0, kind=int)
     add = flags.add_argument
     add("--temperature", type=common.within(0), help="τ of InfoNCE")
-    add(
-        "--head-hidden", type=positive, help="both heads' hidden units (NCL: 2048; ImageNet: 16384)"
-    )
-    add("--head-out", type=positive, help="their outputs K (NCL: 256; ImageNet-100: 2048)")
-    add("--text-width", type=positive, help="length of a word's vector")
+    add("--head-hidden", type=whole, help="both heads' hidden units (NCL: 2048; ImageNet: 16384)")
+    add("--head-out", type=whole, help="their outputs K (NCL: 256; ImageNet-100: 2048)")
+    add("--text-width", type=whole, help="length of a word's vector")
     add("--activation", choices=ACTIVATIONS, help="σ₊ (NCL: rep_relu, relu); none: CLIP's loss")
     add("--classes", metavar="FILE", help="names of the classes, one a line, for captions, prompts")
     return flags
@@ -326,7 +325,7 @@ def main(argv=None):
     words = numbered(captions).to(args.device)  # (N, L)
 
     run = common.Run(args, data)
-    net = run.parallel(model)
+    net = run.parallel(model)  # under torchrun it averages the processes' gradients
 
     def contrast(v, t):
         return info_nce(v, t, args.temperature)

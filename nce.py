@@ -139,7 +139,7 @@ def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    positive = common.within(0, kind=int)
+    whole = common.within(0, kind=int)
     add = flags.add_argument
     add("--loss", choices=["nce", "ce"], default="nce", help="ce: the features as they are")
     add(
@@ -149,8 +149,8 @@ def parser():
         help="of the classes; non-negative: through σ₊",
     )
     add("--head", choices=["none", "mlp", "linear"], help="projector (paper's Fig. 4: none)")
-    add("--head-hidden", type=positive, help="its hidden units (NCL: 2048; ImageNet-100: 16384)")
-    add("--head-out", type=positive, help="its outputs K (NCL: 256; ImageNet-100: 2048)")
+    add("--head-hidden", type=whole, help="its hidden units (NCL: 2048; ImageNet-100: 16384)")
+    add("--head-out", type=whole, help="its outputs K (NCL: 256; ImageNet-100: 2048)")
     add(
         "--activation",
         choices=ACTIVATIONS,
@@ -194,7 +194,7 @@ def main(argv=None):
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data)
-    net = run.parallel(model)
+    net = run.parallel(model)  # under torchrun it averages the processes' gradients
 
     def one_view(images, **options):
         return common.normalise(common.augment(images, **options))

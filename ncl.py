@@ -1,4 +1,4 @@
-"""NCL: SimCLR on embeddings that cannot be negative: sparse, and each dimension a cluster.
+"""NCL: SimCLR on embeddings that cannot be negative. Most of their entries become 0.
 
     z⁺ = σ₊(z) ≥ 0,   L = NT-Xent(z⁺)
 
@@ -12,7 +12,7 @@ The recipe is the authors', as in BayesNCL's paper (arXiv 2605.28441).
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
 2. The settings `shapes` and `default` are ours.
-3. No source gives TopK's k; 64 is ours.
+3. No source gives TopK's k: 64 is ours, and so is 16 in our runs of 20 epochs.
 4. tools/selection.py selects dimensions on the training images (theirs: on the test images).
 """
 
@@ -24,10 +24,11 @@ import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256)
-TRAINING = dict(
+TRAINING = dict(  # warmup in epochs
     epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4, warmup=10.0
 )
 METHOD = dict(temperature=0.2, activation="rep_relu")
+# crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
 PAPER = NETWORK | TRAINING | METHOD | VIEWS  # the NCL authors' CIFAR recipe
 
@@ -54,7 +55,8 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "default": DEFAULT,
 }
 
-# A row of norm 0 must not have its gradient divided by the usual 1e-12.
+# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
+# may have, would get a gradient that is far too large.
 EPS = 1e-2
 
 
@@ -157,15 +159,15 @@ def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    positive = common.within(0, kind=int)
+    whole = common.within(0, kind=int)
     add = flags.add_argument
     add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
     add("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: it has no τ")
     add("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
-    add("--head-hidden", type=positive, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
-    add("--head-out", type=positive, help="its outputs K (paper: 256; ImageNet-100: 2048)")
+    add("--head-hidden", type=whole, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
+    add("--head-out", type=whole, help="its outputs K (paper: 256; ImageNet-100: 2048)")
     add("--activation", choices=ACTIVATIONS, help="σ₊ (paper: rep_relu; ImageNet-100: relu)")
-    add("--topk", type=positive, help="keep only so many entries of each embedding, the largest")
+    add("--topk", type=whole, help="keep only so many entries of each embedding, the largest")
     return flags
 
 
@@ -190,7 +192,7 @@ def main(argv=None):
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data)
-    net = run.parallel(model)
+    net = run.parallel(model)  # under torchrun it averages the processes' gradients
 
     def contrast(z1, z2):
         if args.loss == "spectral":
@@ -200,6 +202,7 @@ def main(argv=None):
     def both(v1, v2):
         return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
 
+    # With --compile as torch.compile makes them; else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     contrast = run.compile(contrast)

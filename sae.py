@@ -208,7 +208,7 @@ def reconstruction(sae, h, z):
 def parser():
     """The command line: the flags every program has, then this method's."""
     flags = common.Parser(__file__, __doc__)
-    positive = common.within(0, kind=int)
+    whole = common.within(0, kind=int)
     rate = common.within(0)
     not_negative = common.within(0, closed=True)
     seed = common.within(-1, 2**32, int)
@@ -217,20 +217,20 @@ def parser():
     add("--data-root", help="folder of the data sets (default: the run's)")
     add(
         "--topk",
-        type=positive,
+        type=whole,
         default=8,
         help="k: at most so many active units of an image (default: 8)",
     )
     add(
         "--batch-topk", action="store_true", help="k units on average in a batch, not of each image"
     )
-    add("--units", type=positive, help="K (default: 4·d)")
-    add("--epochs", type=positive, default=200, help="passes over the features (default: 200)")
-    add("--batch-size", type=positive, default=256, help="images per step (default: 256)")
+    add("--units", type=whole, help="K (default: 4·d)")
+    add("--epochs", type=whole, default=200, help="passes over the features (default: 200)")
+    add("--batch-size", type=whole, default=256, help="images per step (default: 256)")
     add("--lr", type=rate, default=3e-3, help="peak learning rate of Adam (default: 3e-3)")
     add("--aux-weight", type=not_negative, default=1 / 32, help="α (paper: 1/32)")
     add("--seed", type=seed, default=1, help="of the weights and the order of the images")
-    add("--checkpoint-every", type=positive, help="epochs (default: at a cost of 1 %% of the time)")
+    add("--checkpoint-every", type=whole, help="epochs (default: at a cost of 1 %% of the time)")
     # common.Run reads these, for which there are no flags here.
     flags.set_defaults(precision="fp32", eval_only=None, verbose=False)
     return flags

@@ -58,7 +58,8 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "default": DEFAULT,
 }
 
-# A row of norm 0 must not have its gradient divided by the usual 1e-12.
+# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
+# may have, would get a gradient that is far too large.
 EPS = 1e-2
 
 
@@ -134,12 +135,12 @@ def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    positive = common.within(0, kind=int)
+    whole = common.within(0, kind=int)
     yes_or_no = argparse.BooleanOptionalAction
     add = flags.add_argument
-    add("--head-out", type=positive, help="width and outputs K of the projector (paper: 2048)")
-    add("--projector-layers", type=positive, help="its linear layers (paper: 3; 2 on CIFAR)")
-    add("--predictor-hidden", type=positive, help="hidden units of the predictor (paper: 512)")
+    add("--head-out", type=whole, help="width and outputs K of the projector (paper: 2048)")
+    add("--projector-layers", type=whole, help="its linear layers (paper: 3; 2 on CIFAR)")
+    add("--predictor-hidden", type=whole, help="hidden units of the predictor (paper: 512)")
     add("--zero-init-residual", action=yes_or_no, help="residual branches start at 0 (paper: yes)")
     add(
         "--no-stop-grad",
@@ -175,7 +176,7 @@ def main(argv=None):
     optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data)
-    net = run.parallel(model)
+    net = run.parallel(model)  # under torchrun it averages the processes' gradients
 
     def D(p, z):
         return negative_cosine(p, z, args.stop_grad)
@@ -183,6 +184,7 @@ def main(argv=None):
     def both(v1, v2):
         return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
 
+    # With --compile as torch.compile makes them; else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     D = run.compile(D)

@@ -112,7 +112,8 @@ IMAGENET_OF = {
     "ssl-hsic": IMAGENET | LIKE_BYOL | dict(lr=6.4, momentum=0.99),
 }
 
-# A row of norm 0 must not have its gradient divided by the usual 1e-12.
+# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
+# may have, would get a gradient that is far too large.
 EPS = 1e-2
 
 
@@ -490,7 +491,7 @@ def parser(base="simclr"):
     """The command line: common flags, then this method's. Defaults per data set: presets()."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(presets(base))
-    positive = common.within(0, kind=int)
+    whole = common.within(0, kind=int)
     not_negative = common.within(0, closed=True)
     share = common.within(0, 1, closed=True)
     heads = ["mlp", "linear", "none"]
@@ -501,15 +502,13 @@ def parser(base="simclr"):
     add("--prox", action="store_true", help="proximal step, not the penalty: exact zeros (ours)")
     add("--temperature", type=common.within(0), help="τ of SimCLR (paper: 0.5) and SwAV (0.1)")
     add("--momentum", type=share, help="of a target network, at the start (W-MSE code: 0.99)")
-    add(
-        "--whiten-size", type=positive, help="W-MSE: images in a sub-batch, above K (its code: 2 K)"
-    )
+    add("--whiten-size", type=whole, help="W-MSE: images in a sub-batch, above K (its code: 2 K)")
     add(
         "--whiten-splits",
-        type=positive,
+        type=whole,
         help="W-MSE: ways to split a batch (its code: 1; 64 px: 4)",
     )
-    add("--prototypes", type=positive, help="of SwAV (its ImageNet: 3000)")
+    add("--prototypes", type=whole, help="of SwAV (its ImageNet: 3000)")
     add("--schedule", choices=["cosine", "step"], help="step: constant, ×0.2 twice near the end")
     add(
         "--bias-lr",
@@ -518,8 +517,8 @@ def parser(base="simclr"):
     )
     add("--order", choices=orders, help="of the augmentations (W-MSE code: colour-crop)")
     add("--head", choices=heads, default="mlp", help="projection head")
-    add("--head-hidden", type=positive, help="its hidden units (W-MSE code: 1024)")
-    add("--head-out", type=positive, help="its outputs K (W-MSE code: 64; of 64 pixels 128)")
+    add("--head-hidden", type=whole, help="its hidden units (W-MSE code: 1024)")
+    add("--head-out", type=whole, help="its outputs K (W-MSE code: 64; of 64 pixels 128)")
     return flags
 
 
@@ -570,7 +569,7 @@ def main(argv=None):
     online = nn.Sequential(model.backbone, model.head)  # what the target network follows
 
     run = common.Run(args, data)
-    net = run.parallel(model)
+    net = run.parallel(model)  # under torchrun it averages the processes' gradients
 
     def both(v1, v2):
         _, z1 = net(v1)  # two calls: BatchNorm sees one view at a time
@@ -590,6 +589,7 @@ def main(argv=None):
             return step_decay(step, total, warmup, args.epochs)
         return common.lr_at(step, total, warmup)
 
+    # With --compile as torch.compile makes them; else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     base_loss = run.compile(model.base_loss)
