@@ -9,11 +9,12 @@ A dimension is the list of images that it is active on, the strongest first. Eve
 count over these lists, so it costs what the active entries cost, and not N times K.
 
 Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NCL]). A dense one is
-never 0, so each of its dimensions becomes two, +k and -k, active on the 1 % of the images where z_k
-is largest and smallest. --active nonzero or --active top:0.03 decides otherwise.
+never 0. With negative entries each of its dimensions becomes two, +k and -k, active on the 1 % of
+the images where z_k is largest and smallest; without, it has +k alone. --active nonzero or --active
+top:0.03 decides otherwise.
 
 Controls, measured in the same way:
-    untrained   random directions of the judge's features (else of z), about as many active
+    untrained   random directions of h, else of the judge's features, else of z; as many active
     shuffled    the same dimensions, the labels in random order
 
 Files: .npy, .npz, .pt, .safetensors, .parquet, and scipy's sparse .npz. Into --out go the printed
@@ -300,16 +301,20 @@ def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     joint_entropy = np.zeros(len(different))
     different_sizes, classes = np.unique(sizes, return_counts=True)
     for size, times in zip(different_sizes, classes):
-        most = min(size, different[-1])
-        i = np.arange(most + 1)  # active images of a class of this size
-        terms = surprise(i / N) + surprise((size - i) / N)
-        width = max(1, CELLS // len(i))
-        for first in range(0, len(different), width):
-            some = different[first : first + width, None]
+        first = 0
+        while first < len(different):
+            # A table has a row for each of a few n, none above twice the first, and a column for
+            # each count up to the last. So it costs what the active images cost.
+            width = max(1, CELLS // (min(size, 2 * different[first]) + 1))
+            some = different[first : first + width]
+            some = some[some <= 2 * some[0]][:, None]
+            i = np.arange(min(size, some[-1, 0]) + 1)  # active images of a class of this size
+            terms = surprise(i / N) + surprise((size - i) / N)
             log_inside = log_choose(size, i)
             log_outside = log_choose(N - size, some - i)
-            p = np.exp(log_inside + log_outside - log_choose(N, some))  # (width, most + 1)
-            joint_entropy[first : first + width] += times * (p @ terms)
+            p = np.exp(log_inside + log_outside - log_choose(N, some))  # (some, len(i))
+            joint_entropy[first : first + len(some)] += times * (p @ terms)
+            first += len(some)
     share = different / N
     activity_entropy = surprise(share) + surprise(1 - share)
     label_entropy = surprise(sizes / N).sum()
@@ -705,13 +710,12 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float]:
     The largest with another dimension, (K,), and the mean of all pairs of live ones.
     """
     unit = dataclasses.replace(a, values=unit_values(a))
-    if max(a.N, a.K) * a.K <= MATRIX:
-        columns = np.zeros((a.K, a.N), np.float32)
-        columns[a.dims, a.images] = unit.values
-        cosines = np.abs(columns @ columns.T)
-        np.fill_diagonal(cosines, 0)  # with itself
-        largest = cosines.max(1)
-        total = cosines.sum(dtype=np.float64)
+    active = np.bincount(a.images, minlength=a.N).astype(np.float64)  # entries of each image
+    meetings = np.square(active).sum()
+    small = a.N * a.K <= MATRIX
+    # A product of a matrix takes about a thousandth of the time of a meeting of two entries.
+    if a.K * a.K <= MATRIX and (small or meetings > a.N * a.K * a.K / 1000):
+        largest, total = dense_overlaps(unit)
     else:
         largest, total = sparse_overlaps(unit)
     largest = np.where(a.n > 0, largest, np.nan)
@@ -722,8 +726,26 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float]:
     return largest, total / pairs
 
 
+def dense_overlaps(unit: Activations) -> tuple[np.ndarray, float]:
+    """The largest of each dimension's |cosines|, (K,), and the sum of all, by their matrix."""
+    order = np.argsort(unit.images, kind="stable")  # image after image
+    images = unit.images[order]
+    dims = unit.dims[order]
+    values = unit.values[order]
+    cosines = np.zeros((unit.K, unit.K), np.float32)
+    height = MATRIX // unit.K
+    for first in range(0, unit.N, height):
+        begin, end = np.searchsorted(images, [first, first + height])
+        block = np.zeros((min(height, unit.N - first), unit.K), np.float32)
+        block[images[begin:end] - first, dims[begin:end]] = values[begin:end]
+        cosines += block.T @ block
+    cosines = np.abs(cosines)
+    np.fill_diagonal(cosines, 0)  # with itself
+    return cosines.max(1), cosines.sum(dtype=np.float64)
+
+
 def sparse_overlaps(unit: Activations) -> tuple[np.ndarray, float]:
-    """The largest of each dimension's |cosines|, (K,), and the sum of all, without their matrix.
+    """What dense_overlaps() gives, without the matrix.
 
     Two dimensions meet where an image activates both. So each entry of a dimension is multiplied
     with all entries of its image.
@@ -795,7 +817,7 @@ def precision_at(z: np.ndarray | Tensor, y, ks=(1, 3, 5, 10)) -> dict[int, float
         asked = torch.randperm(len(z), generator=draw)[:2000]
     most = min(max(ks), len(z) - 1)
     same = []
-    for part in asked.to(z.device).split(1000):
+    for part in asked.to(z.device).split(max(1, min(1000, MATRIX // len(z)))):
         cosines = z[part] @ z.T
         rows = torch.arange(len(part), device=z.device)
         cosines[rows, part] = -2  # not with itself
@@ -819,6 +841,7 @@ class Embedding:
     labels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # prefix -> (N,)
     judge: np.ndarray | None = None  # (N, d), features by which MonoScore judges
     judge_name: str = ""
+    features: np.ndarray | None = None  # (N, d), h, of which z was made
     images: np.ndarray | None = None  # (N, H, W, 3), (N, 3, H, W) or grey, uint8
     title: str = ""
 
@@ -883,11 +906,10 @@ def activity(a: Activations) -> dict[str, float | None]:
     act: share of the entries; entries: of an image; live_dims, rare_dims: dimensions active on any
     image, and of these on less than 0.1 %; dims_<share>: active on so many images or more.
     """
-    act = a.n / a.N
     numbers = {}
     for share in SHARES:
-        numbers[f"dims_{share}"] = int((act >= share).sum())
-    numbers["act"] = mean(act)
+        numbers[f"dims_{share}"] = int((a.n >= count_of(share, a.N)).sum())
+    numbers["act"] = mean(a.n / a.N)
     numbers["entries"] = len(a.images) / a.N
     numbers["live_dims"] = int((a.n > 0).sum())
     numbers["rare_dims"] = numbers["live_dims"] - numbers[f"dims_{SHARES[0]}"]
@@ -900,13 +922,13 @@ def label_numbers(a: Activations, y: np.ndarray, columns: dict) -> dict[str, flo
     adjusted: of dimensions active on 0.1 % of the images or more; cons_<share>: on so many.
     best_f1: mean of best_dimensions over classes; half_f1: of how many classes it reaches 1/2.
     """
-    act = a.n / a.N
     numbers = {}
     for name in "cons", "f1", "phi", "ap":
         numbers[name] = mean(100 * columns[name])
     for share in SHARES:
-        numbers[f"cons_{share}"] = mean(100 * columns["cons"][act >= share])
-    often = act >= SHARES[0]
+        often = a.n >= count_of(share, a.N)
+        numbers[f"cons_{share}"] = mean(100 * columns["cons"][often])
+    often = a.n >= count_of(SHARES[0], a.N)
     numbers["adjusted"] = mean(100 * columns["adjusted"][often])
     numbers["entropy"] = mean(columns["entropy"])
     numbers["bits"] = mean(columns["bits"])  # of all: a dead dimension tells 0
@@ -1027,8 +1049,9 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
     if e.K > LARGE:
         draws = 1
         enough = LARGE // 2
-        if share > 0:  # so many at least that an image has an active one
-            enough = max(enough, math.ceil(1 / share))
+        if findings.rule == "nonzero" and share > 0:  # so many that a whole number is active
+            entries = max(1, round(share * enough))
+            enough = round(entries / share)
         findings.directions = min(e.K, enough)
     add_untrained(findings, e, labels, judge, draws)
     if not labels:
@@ -1046,26 +1069,39 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
     findings.controls["shuffled"] = average(mixed)
 
 
-def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -> None:
-    """Measure random directions of the judge's features, else of z, about as large a share active.
+def source_of_directions(e: Embedding) -> tuple[np.ndarray | Entries, str]:
+    """What the untrained dictionary has random directions of, and its name."""
+    if e.features is not None:
+        return e.features, "h, the embedding's own backbone"
+    if e.judge is not None:
+        return e.judge, e.judge_name
+    return e.z, "z"
 
-    By the rule "nonzero" an image has a whole number of active directions, at least one.
+
+def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -> None:
+    """Measure random directions, about as large a share active.
+
+    By the rule "nonzero" an image has a whole number of active directions, at least one, with their
+    signs if z has signs.
     """
     a = findings.activations
-    per_image = None  # the rule "top" decides what is active
+    share = len(a.images) / (a.N * a.K)
     if findings.rule == "nonzero":
-        share = len(a.images) / (a.N * a.K)
+        rule = "nonzero"
         per_image = max(1, round(share * findings.directions))
-    source = e.z
-    if e.judge is not None:
-        source = e.judge
+        signs = has_signs(e.z)
+    else:
+        rule = f"top:{share}"  # of a sparse z less than findings.rule allows
+        per_image = None
+        signs = True
+    source, _ = source_of_directions(e)
     if not isinstance(source, Entries):
         source = np.asarray(source, np.float32)
     drawn = []
     for seed in range(draws):
-        z = random_dictionary(source, findings.directions, seed, per_image)
-        control = activate(z, findings.rule, a.halves)
-        columns, numbers = measure(z, control, findings.rule, labels, judge)
+        z = random_dictionary(source, findings.directions, seed, per_image, signs)
+        control = activate(z, rule, a.halves)
+        columns, numbers = measure(z, control, rule, labels, judge)
         findings.untrained = columns  # at the end the last draw's
         drawn.append(numbers)
     untrained = average(drawn)
@@ -1079,11 +1115,11 @@ def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -
 
 
 def random_dictionary(
-    source: np.ndarray | Entries, directions: int, seed: int, k: int | None = None
+    source: np.ndarray | Entries, directions: int, seed: int, k: int | None = None, signs=False
 ) -> np.ndarray | Entries:
     """Features (N, d), centred, then of norm 1, along random unit directions: (N, directions).
 
-    With k, of each image the k largest alone.
+    With k, of each image the k largest alone; with `signs` those of largest size.
     """
     N, d = source.shape
     draw = torch.Generator().manual_seed(seed)
@@ -1097,8 +1133,8 @@ def random_dictionary(
         centre = np.mean(source, axis=0, dtype=np.float64)
     centre = torch.from_numpy(centre.astype(np.float32))
 
-    parts = []  # (n, directions) each
-    tops = []  # with k: values and indices of the largest, (n, k) each
+    parts = []  # (n, directions) each; with k the largest, (n, k)
+    tops = []  # with k: their directions, (n, k) each
     for first in range(0, N, 20_000):
         last = min(first + 20_000, N)
         if sparse:  # centred rows r - c would not be sparse: their products and norms follow
@@ -1111,15 +1147,19 @@ def random_dictionary(
             along = F.normalize(rows - centre) @ basis
         if k is None:
             parts.append(along)
-        else:
-            tops.append(along.topk(k))
+            continue
+        sizes = along.abs() if signs else along
+        largest = sizes.topk(k).indices  # (n, k)
+        tops.append(largest)
+        parts.append(along.gather(1, largest))
+    values = torch.cat(parts)
     if k is None:
-        return torch.cat(parts).numpy()
-    values = torch.cat([top.values for top in tops])  # (N, k)
-    values = values.clamp(min=1e-3).flatten()  # above ACTIVE: these too count as active
-    dims = torch.cat([top.indices for top in tops]).flatten()
+        return values.numpy()
+    if not signs:
+        values = values.clamp(min=1e-3)  # above ACTIVE: these too count as active
+    dims = torch.cat(tops).flatten()
     images = np.repeat(np.arange(N), k)
-    return Entries(images, dims.numpy(), values.numpy(), N, directions)
+    return Entries(images, dims.numpy(), values.flatten().numpy(), N, directions)
 
 
 def by_image(entries: Entries) -> Entries:
@@ -1316,8 +1356,10 @@ def read_embedding(path: Path, labels: Path | None = None, judge: Path | None = 
     if judge:
         e.judge = the_array(read_arrays(judge), "h", 2, judge, "the features h")
         e.judge_name = Path(judge).name
-    elif "h" in arrays and arrays["h"] is not z:  # the_array gives a lone h as z
-        e.judge = arrays["h"]
+    if "h" in arrays and arrays["h"] is not z:  # the_array gives a lone h as z
+        e.features = arrays["h"]
+    if e.features is not None and not judge:
+        e.judge = e.features
         e.judge_name = "h, the embedding's own backbone"
     check(e, source)
     return e
@@ -1348,11 +1390,13 @@ def check(e: Embedding, source: Path) -> None:
     for prefix, y in e.labels.items():
         what = prefix.removesuffix("_") or "y"
         e.labels[prefix] = checked_label(y, e.N, what)
-    if e.judge is not None:
-        need(not isinstance(e.judge, Entries), f"{e.judge_name}: a judge's features are dense")
-        check_numbers(e.judge, e.judge_name)
-        need(len(e.judge) == e.N, f"z has {e.N} rows, {e.judge_name} has {len(e.judge)}")
-        need((e.judge != e.judge[0]).any(), f"{e.judge_name}: the features of all images are equal")
+    for name, h in (e.judge_name, e.judge), ("h", e.features):
+        if h is None:
+            continue
+        need(not isinstance(h, Entries), f"{name}: a judge's features are dense")
+        check_numbers(h, name)
+        need(len(h) == e.N, f"z has {e.N} rows, {name} has {len(h)}")
+        need((h != h[0]).any(), f"{name}: the features of all images are equal")
     if e.images is not None:
         shape = np.shape(e.images)
         need(shape[:1] == (e.N,), f"z has {e.N} rows, images has shape {shape}")
@@ -1425,10 +1469,11 @@ OF_THE_WHOLE = "entries", "live_dims", "mono"  # the others are of a label
 LEGEND = """\
 active: dimensions of an image; live: dimensions active on any. Cons.: of a dimension's images, the
 share of their commonest class, %; adj.: above as many random images. F1, φ, AP: how well being
-active tells a dimension's best class, %; bits: what it tells of the label. best F1: of the best
-dimension for a class, judged on other images; ≥ ½: for so many classes. k-probe: accuracy, %, with
-k dimensions for each class. Mono: how alike a dimension's images are. Means over live dimensions
-(bits: over all; adj.: over those active on 0.1 % of the images or more).
+active (AP: how strongly) tells a dimension's best class, %; bits: what it tells of the label. best
+F1: of the best dimension for a class, judged on other images, mean over classes; ≥ ½: for so many
+classes. k-probe: accuracy, %, with k dimensions for each class. Mono: how alike a dimension's
+images are. Others are means over live dimensions (bits: over all; adj.: over those active on 0.1 %
+of the images or more).
 untrained: random directions of the features, as sparse; shuffled: the labels in random order."""
 
 
@@ -1504,18 +1549,17 @@ def about(e: Embedding, findings: Findings) -> str:
     dead = a.K - numbers["live_dims"]
     lines.append(
         f"{dead:,} dead dimensions, {numbers['rare_dims']:,} active on less than 0.1 % of the "
-        f"images, {numbers['duplicate_dims']:,} with a cosine > {DUPLICATE} to another"
+        f"images, {numbers['duplicate_dims']:,} with a |cosine| > {DUPLICATE} to another"
     )
-    source = "z"
     if e.judge is None:
         lines.append("no MonoScore: it needs --judge")
     else:
-        source = e.judge_name
         lines.append(f"MonoScore by {e.judge_name}")
     if findings.controls:
+        _, source = source_of_directions(e)
         draws = f"mean of {DRAWS} draws"
         if e.K > LARGE:
-            draws = "one draw"
+            draws = "one draw; best F1 and probes are not compared"
         lines.append(f"untrained: {findings.directions:,} random directions of {source}, {draws}")
     if "" in e.labels:
         sizes = np.unique(e.labels[""], return_counts=True)[1]

@@ -5,6 +5,7 @@ In expressions below, x is a (3, 3) tensor on the GPU and c one of the CPU.
 
 import copy
 import inspect
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -695,7 +696,10 @@ def test_the_landscape_goes_on_there(tmp_path):
 @pytest.mark.slow
 def test_the_program_reports_of_another(flags, capsys):
     pretend_gpu.main([str(ROOT / "ncl.py"), *flags.split()])
-    assert f"launches a step: {LAUNCHES['ncl']} (median of 4)" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    launches, steps = re.search(r"launches a step: (\d+) \(median of (\d+)\)", text).groups()
+    assert int(launches) <= LAUNCHES["ncl"]
+    assert steps == "4"
 
 
 def test_an_unknown_program_is_refused():
