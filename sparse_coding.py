@@ -4,7 +4,7 @@ Samples are sparse combinations of d hidden orthonormal features. Two views mask
 coordinates, and a one-layer encoder should find the features again.
 
     x = M z + ε,   a_i = D_i x,   h = φ(BN(W a))
-    success: the worst feature's max over neurons i of |cos(W_i, M_j)|
+    success: the worst feature's max over neurons i of |cos(W_i, M_j)|; of two networks the first's
 
     contrastive (SimCLR), Eq. (9)
         −log( exp(cos(h1, h2)/τ) / Σ over the other 2B−1 views of exp(cos/τ) )
@@ -715,21 +715,21 @@ EXPERIMENTS = {
         ("warm start, columns normalised", FIG7 | FOUR_C | dict(normalise="columns"), FIG7_END),
     ],
     "alignment": [
-        ("p=50, random columns", NONCL | RANDOM, OURS),
-        ("p=50, aligned columns", NONCL | ALIGNED, OURS),
-        ("p=50, random columns, rows normalised", NONCL | ROWS | RANDOM, OURS),
-        ("p=50, aligned columns, rows normalised", NONCL | ROWS | ALIGNED, OURS),
+        ("p=50, random columns", NONCL | RANDOM | dict(p=50), OURS),
+        ("p=50, aligned columns", NONCL | ALIGNED | dict(p=50), OURS),
+        ("p=50, random columns, rows normalised", NONCL | ROWS | RANDOM | dict(p=50), OURS),
+        ("p=50, aligned columns, rows normalised", NONCL | ROWS | ALIGNED | dict(p=50), OURS),
         ("p=20, random columns", NONCL | RANDOM | dict(p=20), OURS),
         ("p=20, aligned columns", NONCL | ALIGNED | dict(p=20), OURS),
-        ("p=50, random columns, predictor", PREDICTOR | RANDOM, OURS),
-        ("p=50, aligned columns, predictor", PREDICTOR | ALIGNED, OURS),
-        ("Fig. 7 without normalisation", FIG7 | dict(warm=1.25), OURS),
+        ("p=50, random columns, predictor", PREDICTOR | RANDOM | dict(p=50), OURS),
+        ("p=50, aligned columns, predictor", PREDICTOR | ALIGNED | dict(p=50), OURS),
+        ("Fig. 7 without normalisation", FIG7 | dict(warm=1.25, normalise="none"), OURS),
         ("Fig. 5 with 60 seeds", PREDICTOR | WARM | dict(seeds=60, by=["uncovered"]), OURS),
     ],
     "budget": [
         ("SimCLR", SIMCLR | LONG | dict(epochs=286), OURS),
         ("SimSiam", SIMSIAM | LONG | dict(epochs=250), OURS),
-        ("non-contrastive", NONCL | LONG | dict(epochs=500), OURS),
+        ("non-contrastive", NONCL | LONG | dict(epochs=500, head="none"), OURS),
         ("non-contrastive, predictor", PREDICTOR | LONG | dict(epochs=500), OURS),
     ],
     "variants": [
@@ -737,7 +737,7 @@ EXPERIMENTS = {
         ("SimCLR, ReLU, {0, 1}", SIMCLR | BINARY, OURS),
         ("SimSiam, ReLU, {0, 1}", SIMSIAM | BINARY, OURS),
         ("non-contrastive, ReLU, {0, 1}", NONCL | BINARY, OURS),
-        ("Fig. 7 by Eq. (6), b trained", EQ6, OURS),
+        ("Fig. 7 by Eq. (6), b trained", EQ6 | dict(train_bias="yes"), OURS),
         ("Fig. 7 by Eq. (6), b = 0.2", EQ6 | dict(bias=0.2, train_bias="no"), OURS),
     ],
     "masks": [
@@ -817,7 +817,7 @@ def verdict(claim: float | str | None, start: float, end: float) -> str | None:
     elif claim == "low":
         agrees = end <= 0.65
     elif claim == "falls":
-        agrees = end < start
+        agrees = end <= start - 0.05
     else:
         agrees = abs(end - claim) <= 0.1
     return "agrees" if agrees else "differs"
@@ -1000,7 +1000,8 @@ def plan(args) -> dict[str, list]:
             given[name] = value
     names = args.experiment
     if "all" in names:
-        names = [name for name in EXPERIMENTS if name != "custom"]
+        every = [name for name in EXPERIMENTS if name != "custom"]
+        names = every + [name for name in names if name == "custom"]
 
     programs = {}
     for experiment in names:
@@ -1066,7 +1067,7 @@ def main(argv=None):
     print(common.markdown(table))
     print(
         "Max-cosines: mean and std over seeds. agrees: within 0.1 of the paper's number, high: at "
-        "least 0.8, low: at most 0.65, falls: below the start.\n"
+        "least 0.8, low: at most 0.65, falls: by 0.05 or more.\n"
         f"python look.py {folder} draws the curves."
     )
 

@@ -347,6 +347,7 @@ def table(toy: dict) -> str:
 def main(argv=None):
     flags = argparse.ArgumentParser(
         prog="theory_gate.py",
+        usage=argparse.SUPPRESS,
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
@@ -360,8 +361,10 @@ def main(argv=None):
     for path in args.runs:
         run, model = common.load_run(path)
         loss = getattr(run, "loss", "ntxent")  # bayesncl.py has no other
-        if run.method not in ("ncl", "bayesncl") or loss != "ntxent":
-            wanted = "give runs of ncl.py and bayesncl.py with NT-Xent"
+        similarity = getattr(run, "similarity", "cosine")  # ncl.py has no other
+        known = run.method in ("ncl", "bayesncl")
+        if not known or loss != "ntxent" or similarity != "cosine":
+            wanted = "give runs of ncl.py and bayesncl.py with NT-Xent and cosines"
             raise common.BadInput(f"{path}: {run.method}.py; {wanted}")
         loaded[str(path)] = run, model
     folder = common.new_folder(args.out, {"method": "theory_gate"}, torch.device("cpu"))

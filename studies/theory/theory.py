@@ -324,6 +324,7 @@ def new_folder(program: str, doc: str, argv) -> Path:
     """The folder that --out names, or runs/<program>-<time>, made anew."""
     flags = argparse.ArgumentParser(
         prog=f"{program}.py",
+        usage=argparse.SUPPRESS,
         description=doc,
         formatter_class=argparse.RawTextHelpFormatter,
     )
