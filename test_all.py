@@ -409,7 +409,7 @@ def numbers_of(data, seed=0, epoch=0):
     return [index.tolist() for _, index in data.batches(4, seed, epoch, "cpu")]
 
 
-def test_a_pass_has_every_image_once_but_for_the_rest(ten):
+def test_a_pass_has_each_image_at_most_once(ten):
     first, second = numbers_of(ten)
     assert len(first) == len(second) == 4
     assert len({*first, *second}) == 8
@@ -477,7 +477,7 @@ def test_a_batch_without_equal_shares_is_refused(ten, become):
     assert "--batch-size 5 is no multiple of 2 processes" in message
 
 
-def test_a_batch_of_one_image_a_process_is_refused(ten, become):
+def test_one_image_a_process_is_refused(ten, become):
     become(0)
     message = refusal(functools.partial(ten.steps, 2))
     assert "--batch-size 2: each of 2 processes needs two images" in message
@@ -1055,7 +1055,7 @@ def test_sgd_and_adam_are_torchs(name, plain):
     assert torch.allclose(ours, theirs)
 
 
-def test_the_rate_warms_up_and_falls_along_a_cosine():
+def test_the_rate_rises_and_falls_by_cosine():
     for step in range(101):
         cosine = 0.5 + 0.5 * math.cos(math.pi * max(0, step - 10) / 90)
         expected = min((step + 1) / 11, cosine)
@@ -1066,7 +1066,7 @@ def test_without_warmup_the_rate_starts_at_its_peak():
     assert common.lr_at(0, 100) == 1
 
 
-def test_a_short_run_warms_up_for_half_of_it():
+def test_a_short_run_warms_up_half_its_time():
     rates = [common.lr_at(step, 30, 100) for step in range(30)]
     assert max(rates) == rates[15] == 1
     assert rates.count(1) == 1
@@ -1516,7 +1516,7 @@ def test_a_constant_feature_does_no_harm():
     assert again["lp1"] == pytest.approx(scores["lp1"], abs=0.1)
 
 
-def test_the_strength_does_not_depend_on_the_test_set():
+def test_the_penalty_ignores_the_test_set():
     x, y = clusters(400)
     x_test, y_test = clusters(2000)
     strengths = set()
@@ -1748,7 +1748,7 @@ def test_rotations_change_ncls_loss(loss, rotation):
     assert abs(rotated - loss(z1, z2)) > 0.05
 
 
-def test_of_unit_rows_orthogonal_images_have_the_least_spectral_loss():
+def test_orthogonal_unit_rows_have_the_least_spectral_loss():
     assert ncl.spectral_loss(torch.eye(6), torch.eye(6)) == -2
     alike = torch.eye(6)[:1].expand(6, -1)
     assert ncl.spectral_loss(alike, alike) == -1  # −2, and 1 of the negatives
@@ -1965,7 +1965,7 @@ GATE_GRADIENTS = [
 
 
 @pytest.mark.parametrize("kind, temperature, mean", GATE_GRADIENTS)
-def test_a_noisy_gate_has_the_gradient_of_its_sigmoid(kind, temperature, mean):
+def test_a_noisy_gate_has_its_sigmoids_gradient(kind, temperature, mean):
     logits = torch.zeros(4000, 8, requires_grad=True)
     m, _ = bayesncl.gate(logits, kind, temperature=temperature, training=True)
     (gradient,) = torch.autograd.grad(m.sum(), logits)
@@ -2459,7 +2459,7 @@ def test_a_list_is_the_active_images_strongest_first(z, activations):
         assert members(activations, k).tolist() == expected
 
 
-def test_a_sparse_matrix_has_the_lists_of_the_dense_one(z, activations):
+def test_sparse_and_dense_matrices_have_equal_lists(z, activations):
     found = interpret.nonzero(entries_from(z))
     assert np.array_equal(found.images, activations.images)
     assert np.allclose(found.values, activations.values, atol=1e-6)
@@ -2474,7 +2474,7 @@ def test_half_dimensions_are_the_largest_and_smallest_images():
     assert [a.name(4), a.name(N_DIMS + 4)] == ["+4", "-4"]
 
 
-def test_the_top_share_of_sparse_dimensions_is_active_there():
+def test_sparse_dimensions_are_active_on_their_top():
     z = sparse_matrix()
     every = interpret.nonzero(z)
     top = interpret.activate(z, "top:0.1")
@@ -2490,7 +2490,7 @@ def entries_from(z):
     return interpret.Entries(images, dims, z[images, dims], *z.shape)
 
 
-def test_a_dense_matrix_in_a_sparse_file_is_measured_alike():
+def test_a_dense_matrix_may_be_stored_sparse():
     z = dense_matrix()
     dense = interpret.interpret(interpret.Embedding(z, {"": LABELS}), controls=False)
     sparse = interpret.interpret(interpret.Embedding(entries_from(z), {"": LABELS}), controls=False)
@@ -2511,7 +2511,7 @@ RULES = {"sparse": (sparse_matrix(), "nonzero"), "dense": (dense_matrix(), "top:
 
 
 @pytest.mark.parametrize("z, rule", RULES.values(), ids=RULES)
-def test_the_rule_is_chosen_by_the_share_of_entries(z, rule):
+def test_the_share_of_entries_chooses_the_rule(z, rule):
     assert interpret.rule_for(z) == rule
 
 
@@ -2635,7 +2635,7 @@ def test_the_best_dimension_is_judged_on_other_images(activations):
     assert interpret.best_dimensions(activations, LABELS) == pytest.approx(expected)
 
 
-def test_a_class_without_images_in_a_half_has_no_best_dimension(activations):
+def test_a_class_in_one_half_is_undefined(activations):
     labels = LABELS.copy()
     labels[0] = N_CLASSES  # a class of one image
     found = interpret.best_dimensions(activations, labels)
@@ -2663,7 +2663,7 @@ def test_sparse_probes_regress_as_scikit_learn_does():
         assert weights[c, :, 0].tolist() == pytest.approx(expected, abs=2e-3)
 
 
-def test_a_probe_of_one_dimension_finds_the_class_itself():
+def test_a_probe_of_one_dimension_finds_it():
     noise = np.random.default_rng(0).random((400, 20)).astype(np.float32)
     y = np.arange(400) % 10
     z = np.concatenate([np.eye(10, dtype=np.float32)[y], 0.1 * noise], 1)
@@ -2671,7 +2671,7 @@ def test_a_probe_of_one_dimension_finds_the_class_itself():
     assert interpret.sparse_probes(noise, y)[8] < 30
 
 
-def test_a_probe_reads_lists_as_it_reads_a_matrix():
+def test_a_probe_reads_lists_like_a_matrix():
     z = sparse_matrix()
     of_lists = interpret.sparse_probes(interpret.nonzero(z), LABELS)
     assert of_lists == interpret.sparse_probes(interpret.unit_rows(z), LABELS)
@@ -2753,7 +2753,7 @@ def test_pieces_cover_a_list_in_order():
     assert found == [[3, 3], [3], [9], [1, 1]]
 
 
-def test_signs_are_read_alike_from_sparse_and_dense_files():
+def test_sparse_and_dense_files_have_equal_signs():
     z = sparse_matrix(signed=True)
     entries = entries_from(z)
 
@@ -2772,7 +2772,7 @@ TIES = {
 
 
 @pytest.mark.parametrize("z", TIES.values(), ids=TIES)
-def test_ties_at_the_cut_do_not_follow_the_files_order(z):
+def test_ties_ignore_the_order_of_the_file(z):
     y = np.arange(400) // 100  # sorted, as in many files
     columns = interpret.interpret(interpret.Embedding(z, {"": y}), "top:0.02", False).columns
     assert np.nanmean(columns["adjusted"]) < 0.3
@@ -2829,7 +2829,7 @@ def trained_like(N=400, K=32, C=4):
     return interpret.Embedding(z.astype(np.float32), {"": y}, judge=h)
 
 
-def test_controls_are_as_sparse_and_shuffled_labels_tell_nothing():
+def test_controls_are_as_sparse_and_tell_less():
     found = interpret.interpret(trained_like())
     untrained, shuffled = found.controls["untrained"], found.controls["shuffled"]
     assert untrained["entries"] == round(found.numbers["entries"])
@@ -2881,7 +2881,7 @@ def test_the_untrained_dictionary_is_of_centred_features():
     assert shifted == pytest.approx(first, abs=1e-4)
 
 
-def test_the_untrained_dictionary_of_a_sparse_matrix_is_the_dense_ones():
+def test_sparse_and_dense_have_one_untrained_dictionary():
     z = sparse_matrix(signed=True).astype(np.float32)
     z *= np.arange(1, N_IMAGES + 1, dtype=np.float32)[:, None]  # rows of very different norms
     dense = interpret.random_dictionary(z, 5, seed=3)
@@ -2983,7 +2983,7 @@ def test_duplicates_are_counted():
     assert found.numbers["duplicate_dims"] == 2
 
 
-def test_a_rotation_of_the_features_leaves_the_control_alike():
+def test_a_rotation_leaves_the_control_alike():
     e = trained_like()
     first = interpret.interpret(e).controls["untrained"]["adjusted"]
     rotation, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(8, 8)))
@@ -3188,7 +3188,7 @@ def test_a_file_cut_off_is_refused(tmp_path, suffix):
     assert "cannot be read" in refusal("interpret.py", path)
 
 
-def test_a_flipped_bit_in_a_pt_file_is_refused(tmp_path):
+def test_a_pt_file_with_flipped_bit_is_refused(tmp_path):
     path = tmp_path / "flipped.pt"
     write(path, trained_like())
     damaged = bytearray(path.read_bytes())
@@ -4805,7 +4805,7 @@ def test_variants_of_figure_7_are_equation_6():
         assert (s.normalise, s.warm, s.m, s.d) == ("rows", [1.25], 20, 20)
 
 
-def test_the_threshold_of_equation_6_is_trained_or_fixed():
+def test_equation_6_has_trained_and_fixed_thresholds():
     assert [(s.bias, s.train_bias) for s in exact("variants")[4:]] == [(0, "yes"), (0.2, "no")]
 
 
@@ -5097,7 +5097,7 @@ def test_a_killed_run_ends_like_a_whole_one(landscape_run, tmp_path):
         assert (run / file).read_bytes() == (whole / file).read_bytes(), file
 
 
-def test_a_run_killed_before_its_first_note_goes_on(tmp_path):
+def test_a_run_killed_without_notes_goes_on(tmp_path):
     run_program("sparse_coding.py --experiment fig2 --epochs 2 --device cpu --out", tmp_path)
     rows = (tmp_path / "results.json").read_bytes()
     (tmp_path / "results.json").unlink()  # and the folder of notes is not there
@@ -5239,7 +5239,7 @@ def test_top_k_keeps_the_largest_of_a_row(k):
 
 
 @pytest.mark.parametrize("k", [1, 3, 8])
-def test_batch_top_k_keeps_the_largest_of_a_batch(k):
+def test_batch_topk_keeps_a_batchs_largest(k):
     a = torch.randn(6, 10)
     assert torch.equal(sae.batch_top_k(a, k), largest(a, 6 * k))
 
@@ -5361,7 +5361,7 @@ def test_a_batch_without_active_entries_leaves_the_threshold():
     assert model.threshold.item() == 0.25
 
 
-def test_trained_batch_topk_keeps_what_is_above_the_threshold():
+def test_trained_batch_topk_keeps_what_exceeds_its_threshold():
     model = autoencoder(4, 10, 2, batch_topk=True)
     x = torch.randn(6, 4)
     model.threshold.fill_(0.3)
@@ -5631,7 +5631,7 @@ def test_shifted_images_are_the_same_bytes(scenes, shift, expected):
     assert digest(scenes[shift]) == expected
 
 
-def test_training_and_test_images_are_parts_of_one_draw():
+def test_both_sets_of_images_are_one_draw():
     arrays, all_train = shapes.draw(30, 20), shapes.draw(50, 0)
     for key in ("x", "y", "background", "captions"):
         train, test = arrays[f"{key}_train"], arrays[f"{key}_test"]
@@ -5692,7 +5692,7 @@ def test_names_and_functions_are_in_one_order():
     [("shapes", shapes.OBJECTS), ("shapes-backgrounds", list(shapes.BACKGROUNDS))],
     ids=["objects", "backgrounds"],
 )
-def test_files_of_class_names_are_those_of_the_images(name, classes):
+def test_class_names_are_those_of_the_images(name, classes):
     assert (ROOT / f"assets/classes/{name}.txt").read_text().split() == classes
 
 
@@ -5871,7 +5871,7 @@ def test_a_dimension_has_partners_by_their_overlap(toy, rows):
         assert found == sorted((share for share in others if share), reverse=True)
 
 
-def test_a_dimension_has_those_it_is_never_active_with(toy, rows):
+def test_a_dimension_has_what_it_never_meets(toy, rows):
     for k in range(6):
         never = {o for o in rows("never", 6)[k].tolist() if o < 6}
         live = [o for o in range(6) if toy.active(o) and toy.active(k)]
@@ -5968,7 +5968,7 @@ def test_a_page_without_images_has_no_pictures(looked_at, tmp_path):
     assert {path.name for path in (tmp_path / "page").iterdir()} == {"look.html", "dimensions.csv"}
 
 
-def test_a_page_of_a_signed_sparse_file_has_half_dimensions(tmp_path):
+def test_a_signed_sparse_page_has_half_dimensions(tmp_path):
     save_csr(tmp_path / "z.npz", sparse_matrix(signed=True))
     look.main([str(tmp_path / "z.npz"), "--active", "top:0.1", "--out", str(tmp_path)])
     assert "\n-0," in (tmp_path / "dimensions.csv").read_text()
@@ -5980,7 +5980,7 @@ def test_a_page_of_a_collapsed_embedding_is_written(looked_at):
     assert meta["tile"] is not None
 
 
-def test_a_page_of_a_dense_file_has_half_dimensions(looked_at):
+def test_a_dense_page_has_half_dimensions(looked_at):
     z = dense_matrix()
     _, meta, arrays = looked_at("--active", "top:0.1", z=z)
     rows = z / np.linalg.norm(z, axis=1, keepdims=True)
@@ -5990,7 +5990,7 @@ def test_a_page_of_a_dense_file_has_half_dimensions(looked_at):
     assert shown[N_DIMS + 4, :6].tolist() == np.argsort(rows[:, 4])[:6].tolist()
 
 
-def test_an_image_of_a_dense_file_has_its_strongest_half(looked_at):
+def test_a_dense_image_has_its_strongest_half(looked_at):
     z = dense_matrix()
     _, _, arrays = looked_at("--active", "top:0.1", z=z)
     rows = z / np.linalg.norm(z, axis=1, keepdims=True)
@@ -6008,7 +6008,7 @@ def test_other_labels_have_no_probe_on_record(runs, tmp_path):
     assert numbers["cons"] > 100 / 7
 
 
-def test_a_page_of_a_sparse_file_has_what_the_dense_one_has(looked_at, tmp_path):
+def test_sparse_and_dense_pages_are_alike(looked_at, tmp_path):
     z = sparse_matrix(signed=True)
     z[:, 7] /= 2  # no ties
     np.save(tmp_path / "y.npy", LABELS)
@@ -6032,7 +6032,7 @@ def cut(looked_at, monkeypatch, tmp_path):
     return meta, arrays, table
 
 
-def test_a_page_keeps_the_dimensions_with_the_largest_f1(cut):
+def test_a_page_keeps_dimensions_by_f1(cut):
     meta, arrays, table = cut
     kept = [table[table["dimension"] == int(name)][0] for name in meta["runs"][0]["dims"]]
     assert len(table) == N_DIMS
@@ -6055,7 +6055,7 @@ def numbered(looked_at, tmp_path):
     return looked_at("--classes", tmp_path / "names.txt", z=sparse_matrix(), y=numbers[LABELS])
 
 
-def test_a_page_names_classes_with_gaps_by_their_numbers(numbered):
+def test_a_page_names_classes_with_gaps(numbered):
     _, meta, arrays = numbered
     assert meta["labels"] == [["a", "c", "f", "g"]]
     assert np.array_equal(arrays["label0"], LABELS)
@@ -6070,7 +6070,7 @@ def test_dimensions_csv_names_classes_by_their_numbers(numbered, tmp_path):
     assert row["name"] == "acfg"[best]
 
 
-def test_a_page_of_a_run_knows_its_images_by_the_classes_own_numbers(toy):
+def test_a_page_knows_classes_by_own_numbers(toy):
     arrays = dict(np.load(toy.root / "toy.npz"))
     for key in ("y_train", "y_test"):
         arrays[key] = 3 * arrays[key] + 2
@@ -6081,7 +6081,7 @@ def test_a_page_of_a_run_knows_its_images_by_the_classes_own_numbers(toy):
     assert np.array_equal(found["label0"], toy.y)
 
 
-def test_a_page_has_the_untrained_dictionary_beside_the_dimensions(looked_at):
+def test_a_page_has_the_untrained_dictionary(looked_at):
     z = sparse_matrix()
     _, meta, arrays = looked_at(z=z, y=LABELS)
     found = interpret.interpret(interpret.Embedding(z, {"": LABELS}))
@@ -6093,7 +6093,7 @@ def test_a_page_has_the_untrained_dictionary_beside_the_dimensions(looked_at):
 
 
 @pytest.mark.parametrize("told", [0, 1], ids=["class", "background"])
-def test_a_page_opens_on_the_label_that_is_told_most(looked_at, told):
+def test_a_page_opens_on_the_best_label(looked_at, told):
     labels = [np.random.default_rng(0).permutation(LABELS) for _ in range(2)]
     labels[told] = LABELS
     _, meta, _ = looked_at(z=np.eye(4)[LABELS], y=labels[0], background=labels[1])
@@ -6366,7 +6366,7 @@ def test_the_overview_has_the_numbers_of_the_record(browser):
 
 
 @pytest.mark.slow
-def test_the_overview_has_a_card_for_each_live_dimension(overview):
+def test_each_live_dimension_has_a_card(overview):
     browser, live = overview
     last = records(browser.folder)[-1]
     dead = 256 - len(live)
@@ -6415,7 +6415,7 @@ def test_the_plots_axis_stands_in_the_address(overview):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["cons", "f1"])
-def test_the_bar_of_a_card_is_what_the_switch_says(overview, key):
+def test_a_cards_bar_follows_the_switch(overview, key):
     browser, live = overview
     browser.at(f"label=0&plot={key}")
     for row in live[:5]:
@@ -6425,7 +6425,7 @@ def test_the_bar_of_a_card_is_what_the_switch_says(overview, key):
 
 
 @pytest.mark.slow
-def test_the_plot_has_a_dot_for_each_dimension_of_all_runs(overview):
+def test_the_plot_has_all_runs_dimensions(overview):
     browser, _ = overview
     meta, _ = contents((browser.folder / "look.html").read_text(encoding="utf-8"))
     live = [run["metrics"]["live_dims"] for run in meta["runs"]]
@@ -6552,7 +6552,7 @@ NAMES = {0: "cat", 1: "cat / dog", 2: "", 3: "background 1", 5: "", 6: "backgrou
 
 @pytest.mark.slow
 @pytest.mark.parametrize("label", [0, 1])
-def test_a_class_names_a_dimension_from_half_of_its_images(planted, label):
+def test_half_of_its_images_name_a_dimension(planted, label):
     browser, at = planted
     at(f"label={label}&sort=dim")
     titles = browser.page.locator(".card > div.row .cut").all_inner_texts()
@@ -6606,7 +6606,7 @@ def test_every_number_has_a_tooltip(planted, address):
 
 
 @pytest.mark.slow
-def test_a_number_that_is_not_there_is_not_shown(planted):
+def test_a_missing_number_is_not_shown(planted):
     _, at = planted
     text = at("all")
     assert "linear probe" not in text
@@ -6673,7 +6673,7 @@ NARROW += ["all&run=1&label=1", "all", "dim=0", "class=1"]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("address", NARROW)
-def test_any_address_is_a_view_that_fits_a_phone(browser, address):
+def test_any_address_fits_a_phone(browser, address):
     browser.at("image=7")
     assert len(browser.at(address, width=400)) > 10
     assert browser.is_within_its_width()
@@ -6717,7 +6717,7 @@ def test_a_page_without_live_dimensions_opens(browser, tmp_path, address):
 
 
 @pytest.mark.slow
-def test_a_class_with_a_number_is_found_by_its_name(browser, tmp_path):
+def test_a_numbered_class_is_found_by_name(browser, tmp_path):
     y = np.arange(60) % 3
     np.savez(tmp_path / "numbered.npz", z=np.eye(3)[(y + 1) % 3], y=y)
     look.main([str(tmp_path / "numbered.npz"), "--out", str(tmp_path)])
@@ -6865,7 +6865,7 @@ class Scaled(nn.Module):
         return h, h
 
 
-def test_features_beyond_16_bits_are_probed_as_they_are(tmp_path):
+def test_features_beyond_16_bits_are_probed_whole(tmp_path):
     np.savez(tmp_path / "tiny.npz", **shapes.draw(240, 100))
     data = common.load_data("tiny", tmp_path)
     args = SimpleNamespace(image_size=32)
@@ -6931,7 +6931,7 @@ def test_an_epoch_of_empty_images_is_warned_of(tiny, tmp_path, monkeypatch, caps
     assert warning in capsys.readouterr().err
 
 
-def test_a_line_of_an_epoch_says_how_far_it_is(tiny, tmp_path, capsys):
+def test_an_epochs_line_says_how_far_it_is(tiny, tmp_path, capsys):
     run_program(f"ncl.py {tiny} --epochs 1 --out", tmp_path / "run")
     line = r"^epoch 1/1  0 s left  \d+ images/s  loss [\d.]+  spread [\d.]+  act [\d.]+  empty 0$"
     assert re.search(line, capsys.readouterr().out, re.MULTILINE)
@@ -7175,7 +7175,7 @@ def changed_settings(copied, **changes):
     path.write_text(json.dumps(settings))
 
 
-def test_a_flag_against_a_setting_that_a_run_does_not_say_is_refused(copied):
+def test_a_flag_against_a_default_is_refused(copied):
     changed_settings(copied, loss=None)
     message = refusal("ncl.py --resume", copied, "--loss", "spectral")
     assert "--loss spectral contradicts the run's ntxent" in message
@@ -7193,7 +7193,7 @@ def test_a_folder_without_a_name_is_refused(flag):
     assert "--resume and --out name a folder, and one of them is empty" in message
 
 
-def test_a_setting_that_a_run_does_not_say_is_named(copied, tmp_path, capsys):
+def test_a_setting_unsaid_by_a_run_is_named(copied, tmp_path, capsys):
     changed_settings(copied, loss=None)
     run_program("ncl.py --eval-only", copied, "--out", tmp_path / "run")
     assert "does not say loss: the defaults count" in capsys.readouterr().out
@@ -7249,7 +7249,7 @@ def test_an_evaluation_is_not_resumed(evaluated):
     ],
     ids=["numpy", "CUDA", "CPU"],
 )
-def test_a_lack_of_memory_is_said_in_a_line(error):
+def test_a_lack_of_memory_is_one_line(error):
     message = refusal(mock.Mock(side_effect=error))
     assert "out of memory (in training: halve --batch-size): " in message
 
@@ -7316,7 +7316,7 @@ def killed(request, tiny, tmp_path_factory):
     return program, run, one
 
 
-def test_a_run_killed_twice_ends_like_a_whole_one(killed):
+def test_a_run_killed_twice_ends_alike(killed):
     _, run, one = killed
     assert records(run) == records(one)
     ours = common.load_checkpoint(run / "checkpoint.pt")["model"]
@@ -7373,7 +7373,7 @@ def test_ctrl_c_says_how_to_go_on(stopped):
     assert message.endswith(f" --resume {run}\n")
 
 
-def test_a_run_goes_on_after_ctrl_c_to_the_same_numbers(stopped, tiny, tmp_path, capsys):
+def test_ctrl_c_changes_no_number_of_a_run(stopped, tiny, tmp_path, capsys):
     run, *_ = stopped
     run_program("bayesncl.py --resume", run)
     assert "goes on after epoch 2" in capsys.readouterr().out
@@ -7381,7 +7381,7 @@ def test_a_run_goes_on_after_ctrl_c_to_the_same_numbers(stopped, tiny, tmp_path,
     assert records(run) == records(tmp_path / "whole")
 
 
-def test_a_run_that_grows_is_not_finished_until_its_end(copied, monkeypatch):
+def test_a_growing_run_is_not_finished(copied, monkeypatch):
     monkeypatch.setattr(signal, "signal", mock.Mock())
     Interrupted(monkeypatch, step=6)
     with pytest.raises(SystemExit):
@@ -7416,7 +7416,7 @@ def test_a_grown_run_says_what_it_was_before(copied):
     assert json.loads((copied / "config.json").read_text())["epochs_before"] == [3]
 
 
-def test_ctrl_c_in_the_first_epoch_leaves_a_run(tiny, tmp_path, monkeypatch, capsys):
+def test_ctrl_c_in_epoch_one_leaves_a_run(tiny, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(signal, "signal", mock.Mock())
     Interrupted(monkeypatch, step=2)
     with pytest.raises(SystemExit):
@@ -7550,7 +7550,7 @@ def test_what_interrupts_a_writing_leaves_no_trace(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_ctrl_c_while_weights_are_written_stays_ctrl_c(tmp_path):
+def test_ctrl_c_while_writing_stays_ctrl_c(tmp_path):
     file = mock.Mock()
     in_the_second = [None, KeyboardInterrupt]
     file.write.side_effect = itertools.chain(in_the_second, itertools.repeat(None))
@@ -7571,7 +7571,7 @@ def copied(runs, tmp_path):
     return shutil.copytree(runs / "ncl", tmp_path / "ncl")
 
 
-def test_a_run_killed_before_it_has_a_log_goes_on(copied):
+def test_a_run_killed_without_log_goes_on(copied):
     (copied / "metrics.jsonl").unlink()
     (copied / "checkpoint.pt").unlink()
     run_program("ncl.py --resume", copied)
@@ -7647,7 +7647,7 @@ def test_switches_and_lists_of_values_are_checked(name, value, gives):
     assert common.can_give(actions[name], value) == gives
 
 
-def test_a_log_is_on_the_disk_before_its_checkpoint(tiny, tmp_path, monkeypatch):
+def test_a_log_is_written_before_its_checkpoint(tiny, tmp_path, monkeypatch):
     written = []
 
     def note(descriptor):
@@ -7658,7 +7658,7 @@ def test_a_log_is_on_the_disk_before_its_checkpoint(tiny, tmp_path, monkeypatch)
     assert written[:3] == ["config.json.tmp", "metrics.jsonl", "checkpoint.pt.tmp"]
 
 
-def test_a_loss_that_is_not_finite_ends_the_run(tiny, tmp_path, monkeypatch, capsys):
+def test_a_loss_not_finite_ends_the_run(tiny, tmp_path, monkeypatch, capsys):
     two_views = common.two_views
     factors = iter([1] * 5 + [np.nan] * 3)  # one for each step; an epoch has four
 
@@ -8032,7 +8032,7 @@ def anchors(text):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_links_work(page):
+def test_links_lead_to_what_is_there(page):
     broken = []
     for link in re.findall(r"\]\((?!http)([^()]+)\)", PAGES[page]):
         path, _, anchor = link.partition("#")

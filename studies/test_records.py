@@ -119,7 +119,7 @@ def test_shares_that_no_dimension_reaches_are_left_out():
     assert "cons_0.01" not in found
 
 
-def test_a_dimension_stands_for_a_background_from_90_percent():
+def test_dimensions_stand_for_backgrounds_from_90_percent():
     head = "act,cons,background_cons,background_class\n"
     rows = "0.1,1,0.9,0\n0.3,1,1,0\n0.2,1,0.89,0\n0.4,1,1,1"
     found = records.from_dimensions(columns_of(head + rows))
@@ -130,7 +130,7 @@ def test_a_dimension_stands_for_a_background_from_90_percent():
 
 
 # ---------------------------------------------------------------------------------------- the files
-def test_a_record_takes_the_place_of_an_older_one(studies):
+def test_a_record_replaces_an_older_one(studies):
     file = records.file_of("q")
     for run, seed, lp1 in ("b", 1, 1), ("a", 10, 2), ("a", 9, 3), ("b", 1, 4):
         records.put(file, dict(run=run, seed=seed, final={"lp1": lp1}))
@@ -160,7 +160,7 @@ def test_numbers_are_added_to_what_is_on_record(studies, tmp_path):
     assert record["stability"] == {"stability": 0.5}
 
 
-def test_nothing_is_added_to_the_record_of_another_run(studies, tmp_path, capsys):
+def test_another_runs_record_stays_as_it_is(studies, tmp_path, capsys):
     settings = dict(command="ncl.py", commit="1")
     records.put(records.file_of("q"), dict(run="a", seed=1, settings=settings, final={}))
     another = folder_of(tmp_path, "a-seed1", command="ncl.py --topk 4", commit="1")

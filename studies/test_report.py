@@ -118,7 +118,7 @@ def test_a_name_may_have_seed_in_it(studies):
     assert cell(studies, "a-seed1-two-threads", "{lp1:.1f}") == "9.0"
 
 
-def test_a_number_that_no_record_has_is_no_cell(studies):
+def test_a_number_without_record_is_no_cell(studies):
     assert cell(studies, "a", "{act:.1f}") is None
 
 
@@ -188,7 +188,7 @@ def test_a_landscape_cell_is_of_its_setting(landscape):
     assert landscape(rows, "budget: lr 3") is None
 
 
-def test_a_landscape_that_is_not_on_record_is_refused(studies):
+def test_a_landscape_without_record_is_refused(studies):
     def ask():
         report.landscape_cell(records.file_of("q"), "few", "budget: lr 1")
 
@@ -267,7 +267,7 @@ def test_a_landscape_table_is_filled_by_its_heading(studies, landscape):
 
 
 # ------------------------------------------------------------------------------------- the program
-def test_a_sentence_whose_number_no_table_has_is_found():
+def test_a_number_in_no_table_is_found():
     table = "| x |\n|---|\n| 0.50 and 12.5 |\n"
     prose = "It is .50 or 12.5. It was 3.75 before. In `3.9` and [a](b-1.5.md) none. No 7.\n"
     assert report.unchecked(f"{prose}\n{table}") == ["It was 3.75 before."]
@@ -319,7 +319,7 @@ def test_tables_are_as_the_records_have_them(page):
 
 
 @pytest.mark.parametrize("name, rows", {"README.md": 2, "studies/ncl/README.md": 5}.items())
-def test_a_page_shows_records_of_the_built_in_data(name, rows):
+def test_a_page_shows_the_built_in_data(name, rows):
     lines = PAGES[name].read_text(encoding="utf-8").splitlines()
     found = [line for line in lines if line[:3] == "| [" and "records.jsonl#shapes-" in line]
     assert len(found) >= rows

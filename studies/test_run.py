@@ -69,7 +69,7 @@ def test_a_row_has_seeds_and_commands(rows):
 @pytest.mark.parametrize(
     "text, seeds", [("1-3", [1, 2, 3]), ("1,3", [1, 3]), ("4", [4]), ("-", [None])]
 )
-def test_seeds_are_a_range_or_a_list_or_none(text, seeds):
+def test_seeds_are_a_range_list_or_none(text, seeds):
     assert run.seeds_of(text) == seeds
 
 
@@ -86,7 +86,7 @@ def test_a_line_that_is_no_row_is_refused(write, line):
     assert "runs.txt, line 2: want a run, its seeds (1-5) and python" in refusal(ask)
 
 
-def test_a_command_has_the_flags_of_row_and_caller(write):
+def test_a_command_has_both_kinds_of_flags(write):
     write("a 2 python ncl.py --lr 1\n")
     assert run.commands("q", None, None, "--x 2") == {
         "a-seed2": ["ncl.py --lr 1 --x 2 --seed 2".split()]
@@ -98,7 +98,7 @@ def test_tools_are_given_the_folder_and_the_seed(rows):
     assert tool == ["tools/words.py", "runs/a-seed3", "--seed", "3"]
 
 
-def test_a_program_with_seeds_of_its_own_is_given_none(rows):
+def test_own_seeds_are_left_to_the_program(rows):
     assert run.commands("q", ["own"], [7], "--x 2") == {
         "own": [["sparse_coding.py", "--seeds", "5"]]
     }
@@ -114,7 +114,7 @@ def test_every_seed_of_runs_txt_is_made(write):
     assert len(run.commands("q", None, None, "")) == 20
 
 
-def test_seeds_are_outermost_and_what_reads_runs_is_last(rows):
+def test_seeds_are_outermost_readers_of_runs_last(rows):
     names = list(run.commands("q", ["a", "b-cpu", "later"], [2, 1], ""))
     expected = ["a-seed1", "b-cpu-seed1", "a-seed2", "b-cpu-seed2"]
     assert names == expected + ["later-seed1", "later-seed2"]
@@ -130,7 +130,7 @@ def test_seeds_are_outermost_and_what_reads_runs_is_last(rows):
     ],
     ids=["all", "by name", "by pattern", "none"],
 )
-def test_rows_and_seeds_are_those_of_the_file_or_the_wanted(rows, patterns, seeds, expected):
+def test_rows_and_seeds_are_the_wanted_ones(rows, patterns, seeds, expected):
     names = list(run.commands("q", patterns, seeds, ""))
     assert [name for name in names if name != "later-seed1"] == expected
 
@@ -224,7 +224,7 @@ def started(studies, monkeypatch):
     return calls
 
 
-def test_a_new_run_has_a_folder_of_its_own(started):
+def test_a_new_run_has_its_own_folder(started):
     run.begin("a-seed1", ["ncl.py", "--x"], "cpu", "d")
     words = started[0][0]
     assert " ".join(words) == "ncl.py --x --device cpu --data-root d --out runs/a-seed1"
@@ -274,12 +274,12 @@ def test_a_folder_of_the_same_flags_is_taken(studies):
     run.need_same("a-seed1", ["ncl.py", "--seed", "1", "--lr", "0.1"])
 
 
-def test_a_program_with_seeds_of_its_own_takes_no_data(started):
+def test_programs_with_own_seeds_take_no_data(started):
     run.begin("own", ["sparse_coding.py"], "cpu", "d")
     assert " ".join(started[0][0]) == "sparse_coding.py --out runs/own"
 
 
-def test_a_run_on_a_cpu_has_one_thread_and_no_gpu(started, monkeypatch):
+def test_a_cpu_run_has_one_thread_alone(started, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     for device in ("cpu", "cuda"):
         run.begin("a-seed1", ["ncl.py"], device, "d")
@@ -344,7 +344,7 @@ def test_it_says_what_it_starts(programs, capsys):
     assert "a-seed1: more.py runs/a-seed1 --data-root data" in lines
 
 
-def test_a_run_that_fails_is_told_and_not_recorded(programs, capsys):
+def test_a_failed_run_is_told_not_recorded(programs, capsys):
     assert record_all("cb") is False
     assert "c-seed1: exit code 1: a reason" in capsys.readouterr().err
     assert list(on_record()) == ["b"]
@@ -356,7 +356,7 @@ def test_what_is_recorded_is_not_run_again(programs, monkeypatch):
     assert record_all("a") is True
 
 
-def test_no_more_jobs_at_a_time_than_asked_for(programs, monkeypatch):
+def test_no_more_jobs_run_than_asked_for(programs, monkeypatch):
     running = []
     popen = subprocess.Popen
 
@@ -560,7 +560,7 @@ def test_minutes_ask_for_a_checkpoint_an_epoch(asked):
 
 
 @pytest.mark.parametrize("name, device", {"a-cpu-seed1": "cpu", "a-seed1": "cuda"}.items())
-def test_a_run_of_a_cpu_is_made_on_one(name, device):
+def test_a_cpu_run_is_made_on_one(name, device):
     assert run.device_of(name, "cuda") == device
 
 

@@ -122,7 +122,7 @@ def test_titles_are_folders_where_settings_do_not_tell():
     assert titled(first) == ["run0"]
 
 
-def test_folders_of_one_name_are_told_by_their_paths():
+def test_folders_of_one_name_have_their_paths():
     runs = [(Path("a/run"), dict(method="ncl"), {}), (Path("b/run"), dict(method="ncl"), {})]
     assert draw.titles(runs) == ["a/run", "b/run"]
 

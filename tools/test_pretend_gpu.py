@@ -266,7 +266,7 @@ def test_a_wait_is_counted_with_its_line(gpu):
     assert gpu.waits_elsewhere == {(f"{HERE}:{line}", "value read"): 2}
 
 
-def test_a_wait_in_torch_is_counted_with_our_line(gpu):
+def test_a_wait_in_torch_has_our_line(gpu):
     model = nn.Linear(3, 3)
     line = inspect.currentframe().f_lineno + 1
     model.to("cuda")
@@ -426,7 +426,7 @@ def test_backward_passes_outside_a_loop_are_no_steps(gpu):
     assert gpu.steps == []
 
 
-def test_waits_of_an_epoch_are_not_those_of_a_step(gpu):
+def test_waits_of_epochs_are_not_of_steps(gpu):
     train(launch, wait)
     gpu.end()
     reasons = [reason for _, reason in gpu.waits_elsewhere.elements()]
@@ -612,7 +612,7 @@ def waits_of(record, function):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trained", ["simclr"], indirect=True)
-def test_the_end_of_an_epoch_waits_once_for_all_weights(trained):
+def test_an_epochs_end_waits_once_for_weights(trained):
     _, _, record = trained
     assert waits_of(record, common.Run.end_epoch) <= 2 * WAITS["end_epoch"]
 

@@ -109,7 +109,7 @@ def test_unreadable_images_are_left_out(damaged, capsys):
     assert re.search("\n1 could not be read .* first .*cat/3.png\n", capsys.readouterr().out)
 
 
-def test_the_images_after_one_left_out_keep_their_order(damaged):
+def test_images_left_out_change_no_order(damaged):
     decode.decode(damaged, 8, skip_unreadable=True)
     x = np.load(damaged / "x_train.npy")
     for row, name in enumerate(["cat/0", "cat/1", "cat/2", "dog/0", "dog/1", "dog/2", "dog/3"]):
@@ -144,7 +144,7 @@ def test_no_image_is_decoded_twice(pets, interrupted):
     assert len(interrupted) == 16
 
 
-def test_what_was_interrupted_is_as_if_in_one_go(pets, interrupted, monkeypatch, tmp_path, capsys):
+def test_an_interruption_changes_no_byte(pets, interrupted, monkeypatch, tmp_path, capsys):
     shutil.copytree(pets, tmp_path / "whole")
     for _ in range(12):
         with pytest.raises(KeyboardInterrupt):
@@ -236,7 +236,7 @@ def test_a_copy_without_an_image_needs_room(tmp_path, monkeypatch):
         decode.copy_rows(tmp_path / "x.npy", tmp_path / "kept.npy", np.arange(7), "")
 
 
-def test_a_lack_of_memory_is_not_the_files_fault(pets, monkeypatch):
+def test_lacking_memory_is_not_the_files_fault(pets, monkeypatch):
     monkeypatch.setattr(decode, "square", mock.Mock(side_effect=MemoryError))
     with pytest.raises(MemoryError):
         decode.decode(pets, 8, skip_unreadable=True)
@@ -291,7 +291,7 @@ def test_sixteen_bits_are_rescaled_to_eight(tmp_path, write, kind, name):
     assert np.array_equal(np.asarray(decode.read(path)), expected[..., None].repeat(3, 2))
 
 
-def test_a_ramp_of_sixteen_bits_is_one_of_eight(pets):
+def test_a_ramp_of_16_bits_stays_one(pets):
     ramp = np.arange(256, dtype=np.uint16).reshape(16, 16)
     Image.fromarray(257 * ramp).save(pets / "train/cat/0.png")
     decode.decode(pets, 16)
@@ -344,7 +344,7 @@ def rows_of(folder):
 
 
 @pytest.mark.parametrize("layout", ["whole", "flat"])
-def test_a_folder_without_a_test_set_hears_the_layouts(request, layout):
+def test_a_folder_without_tests_hears_the_layouts(request, layout):
     message = refusal("decode.py --size 8", request.getfixturevalue(layout))
     assert "needs train/<class>/*.jpg and test/<class>/*.jpg" in message
     assert "add --test-share 0.2" in message
@@ -390,7 +390,7 @@ def test_training_images_alone_are_split(whole, tmp_path):
     assert (len(found["train"]), len(found["test"])) == (5, 4)
 
 
-def test_a_test_set_is_not_replaced_by_a_split(pets):
+def test_a_split_replaces_no_test_set(pets):
     message = refusal("decode.py --size 8 --test-share 0.2", pets)
     assert "val is a test set already: leave out --test-share" in message
 
@@ -564,7 +564,7 @@ def calls(tmp_path_factory):
     )
 
 
-def test_rates_are_tried_upwards_and_the_best_is_used(calls):
+def test_rates_rise_and_the_best_is_used(calls):
     rates = [lr for *_, lr in calls.trained]
     assert rates[:3] == [0.05, 0.1, 0.1]
     assert calls.found["finetune_0.1_lr"] == 0.1
@@ -582,12 +582,12 @@ def test_every_share_has_its_given_rate(calls):
     assert (calls.found["scratch_0.1_lr"], calls.found["scratch_1.0_lr"]) == (0.05, 0.02)
 
 
-def test_a_rate_is_tried_without_the_held_out_images(calls):
+def test_rates_are_tried_without_held_out_images(calls):
     sizes = [len(chosen) for _, _, _, chosen, *_ in calls.trained]
     assert sizes[2:] == [4, 36, 36, 40, 4, 40]
 
 
-def test_a_rate_is_chosen_on_held_out_training_images(calls):
+def test_held_out_training_images_choose_a_rate(calls):
     chosen = calls.trained[3][3]
     held = sorted({*range(40)} - {*chosen.tolist()})
     _, images, y, size = calls.tested[3]
@@ -860,7 +860,7 @@ def test_corruptions_grow_with_severity(photographs, kind):
     assert 0.2 < change[0] < change[4]
 
 
-def test_noise_has_the_standard_deviation_of_cifar_10_c():
+def test_noise_has_cifar_10_cs_deviation():
     grey = torch.full((20, 3, 32, 32), 128, dtype=torch.uint8)
     noisy = robustness.corrupted(grey, "noise", 3) / 255
     assert noisy.std() == pytest.approx(0.08, abs=0.002)
@@ -1144,7 +1144,7 @@ def one_hot(z):
 @pytest.mark.parametrize(
     "kind", [nn.Identity(), F.relu, one_hot], ids=["signed", "relu", "one-hot"]
 )
-def test_sepin_is_the_loss_without_a_dimension_less_the_loss(kind):
+def test_sepin_is_what_losing_a_dimension_costs(kind):
     z = kind(torch.randn(50, 8))
     a, b = F.normalize(z), F.normalize(z + 0.05 * torch.randn(50, 8) * (z != 0))
 
@@ -1240,7 +1240,7 @@ def test_words_are_told_apart_as_one_reads_them():
     ]
 
 
-def test_words_compares_images_with_the_name_of_their_class():
+def test_words_compares_images_with_class_names():
     y = torch.tensor([0, 0, 2, 2, 5, 5])
     v = F.one_hot(torch.tensor([0, 0, 1, 1, 2, 2])).float()  # a dimension for each class
     names = {"": "ant bee cow doe elk fox".split()}
@@ -1259,7 +1259,7 @@ def nameable_by(said):
     )
 
 
-def test_a_dimension_is_nameable_by_a_word_of_its_class():
+def test_a_word_of_its_class_names_it():
     assert nameable_by("star ring on night")["nameable"] == 75
 
 
@@ -1307,7 +1307,7 @@ def test_nothing_is_nameable_without_labels():
     assert words.nameable(torch.eye(3), ["a", "b", "c"], {}, {}) == {}
 
 
-def test_a_words_activations_are_the_mean_of_its_captions():
+def test_a_words_activations_are_its_captions_mean():
     t = torch.rand(60, 5)
     draw = np.random.default_rng(0)
     captions = [" ".join(draw.choice([*"abcdef"], 2)) for _ in range(60)]
@@ -1351,7 +1351,7 @@ def test_words_name_nothing_where_names_are_unknown(runs, tmp_path):
     assert json.loads((folder / "words.json").read_text()).keys() == {"words"}
 
 
-def test_the_words_of_a_run_are_those_of_look(worded):
+def test_words_and_look_say_the_same(worded):
     config, _ = look.read_run(worded)
     assert config["words"] == json.loads((worded / "words.json").read_text())["words"]
 

@@ -37,7 +37,7 @@ def test_above_is_how_many_a_run_has(panel):
     assert panel.get_title() == "NCL, 2 seeds"
 
 
-def test_the_picture_is_drawn_of_what_is_on_record(tmp_path):
+def test_the_picture_is_drawn_of_the_records(tmp_path):
     pytest.importorskip("matplotlib")
     run_program("backgrounds.py --draw", tmp_path / "rates.png")
     assert (tmp_path / "rates.png").stat().st_size > 10_000

@@ -46,7 +46,7 @@ def test_the_setting_chosen_is_the_best_allowed():
     assert max(allowed, key=allowed.get) == ("0.8", "3e-4")
 
 
-def test_both_pictures_are_drawn_of_what_is_on_record(tmp_path):
+def test_both_pictures_are_drawn_of_the_records(tmp_path):
     pytest.importorskip("matplotlib")
     run_program("settings.py --out", tmp_path)
     sizes = [file.stat().st_size for file in tmp_path.glob("*.png")]

@@ -23,13 +23,13 @@ def run_a(tmp_path, monkeypatch):
     report.records_in.cache_clear()
 
 
-def test_a_curve_is_the_mean_over_seeds_by_epoch(run_a):
+def test_a_curve_is_the_mean_over_seeds(run_a):
     mean, std = with_training.curve(run_a, "cons")
     assert mean.tolist() == [6, 11, 21]
     assert std.tolist() == pytest.approx([2**0.5] * 3)
 
 
-def test_the_picture_is_drawn_of_what_is_on_record(tmp_path):
+def test_the_picture_is_drawn_of_the_records(tmp_path):
     pytest.importorskip("matplotlib")
     run_program("with_training.py --draw", tmp_path / "training.png")
     assert (tmp_path / "training.png").stat().st_size > 10_000

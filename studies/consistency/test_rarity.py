@@ -112,7 +112,7 @@ def test_the_picture_is_drawn(three_seeds, tmp_path):
     assert (tmp_path / "rarity.png").stat().st_size > 20_000
 
 
-def test_means_of_dimensions_on_at_least_so_many_images():
+def test_means_are_of_dimensions_on_enough_images():
     n, values = np.array([1, 2, 5]), np.array([0.9, 0.6, 0.3])
     means = rarity.means_from(np.array([1, 2, 5, 6]), n, values)
     assert means == pytest.approx([60, 45, 30, np.nan], nan_ok=True)

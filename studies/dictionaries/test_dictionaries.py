@@ -88,7 +88,7 @@ def test_the_strongest_entries_of_each_image(labels, random_z, s):
         assert found[f"top_s_{key}"] == pytest.approx(expected[key]), key
 
 
-def test_the_strongest_entry_of_a_dense_image_may_be_negative():
+def test_the_strongest_entry_may_be_negative():
     z = np.float32([[3, -4], [2, 1]])
     entries = dictionaries.sizes_of(z, "top:0.01", halves=True)
     strongest = entries.take(dictionaries.ranks_in_images(entries) < 1)
@@ -100,7 +100,7 @@ def test_the_strongest_entry_of_a_dense_image_may_be_negative():
     "active, levels",
     [(1, ["all"]), (2, ["1", "all"]), (5, ["1", "2", "4", "all"]), (8, ["1", "2", "4", "all"])],
 )
-def test_levels_are_powers_of_two_below_what_is_active(active, levels):
+def test_levels_are_powers_of_two_and_all(active, levels):
     z = np.zeros((4, 9))
     z[:, :active] = 1
     found = dictionaries.levels_of(interpret.entries_of(z))
@@ -253,7 +253,7 @@ def own_run(runs, tmp_path):
     return shutil.copytree(runs / "simclr", tmp_path / "mine-seed3")
 
 
-def test_numbers_are_left_in_the_folder_and_on_record(studies, own_run, capsys):
+def test_numbers_are_left_in_folder_and_record(studies, own_run, capsys):
     file = records.file_of("dictionaries")
     settings = json.loads((own_run / "config.json").read_text())
     records.put(file, dict(run="mine", seed=3, settings=settings, final={}))

@@ -39,7 +39,7 @@ def pretended(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_first_three_runs_of_the_day_are_recorded(pretended, small_cifar100):
+def test_the_days_first_three_runs_are_recorded(pretended, small_cifar100):
     day = f"run.py gpu {THREE} --device cuda --minutes 26 --jobs 3 --data-root {small_cifar100}"
     with pytest.raises(SystemExit) as stop:
         run_program(day, f"--flags={SHORT}")

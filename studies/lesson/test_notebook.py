@@ -195,7 +195,7 @@ def test_a_rectified_cloud_stays_in_the_orthant():
     assert (z.argmax(1) == 1).all()
 
 
-def test_the_axes_are_seen_a_third_of_a_turn_apart():
+def test_axes_are_seen_a_third_turn_apart():
     places = idea.seen(np.eye(3))
     assert places[0] == pytest.approx([0, (2 / 3) ** 0.5])
     assert idea.turned(places, 120) == pytest.approx(np.roll(places, -1, axis=0))

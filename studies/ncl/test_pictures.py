@@ -24,7 +24,7 @@ def test_the_deviation_is_over_seeds():
     assert (mean.tolist(), std.tolist()) == ([2, 5], [pytest.approx(2**0.5), 0])
 
 
-def test_both_pictures_are_drawn_of_what_is_on_record(tmp_path):
+def test_both_pictures_are_drawn_of_the_records(tmp_path):
     pytest.importorskip("matplotlib")
     run_program("pictures.py --out", tmp_path)
     sizes = [file.stat().st_size for file in tmp_path.glob("*.png")]

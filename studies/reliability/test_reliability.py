@@ -102,7 +102,7 @@ def test_other_numbers_of_damage_that_shows_are_silent():
     assert mutations.outcome(ending, {"loss": 1.0}, {"loss": 2.0}, certain=True) == "silent"
 
 
-def test_a_number_that_never_was_finite_is_no_finding():
+def test_a_number_never_finite_is_no_finding():
     ending = forked.Ending(0, "", "", 1.0)
     expected = {"loss": 1.0, "act": float("nan")}
     found = {"loss": 2.0, "act": float("nan")}

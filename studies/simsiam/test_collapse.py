@@ -25,7 +25,7 @@ def test_a_run_without_a_curve_is_refused(curves):
     assert "curves.csv has no c" in refusal(ask)
 
 
-def test_the_picture_is_drawn_of_what_is_on_record(tmp_path):
+def test_the_picture_is_drawn_of_the_records(tmp_path):
     pytest.importorskip("matplotlib")
     run_program("collapse.py --draw", tmp_path / "collapse.png")
     assert (tmp_path / "collapse.png").stat().st_size > 5_000

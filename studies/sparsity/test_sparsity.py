@@ -263,7 +263,7 @@ def test_what_is_undefined_is_left_out(study_records):
     assert of_methods["ncl"][0]["cons"] == []
 
 
-def test_a_row_may_be_on_record_as_another_run(studies):
+def test_a_row_may_be_another_runs_record(studies):
     for seed in range(1, 6):
         leave_record("shapes-ncl", seed, entries=seed)
     found = sparsity.records_of("shapes-sparsity-ncl-32")
