@@ -775,9 +775,16 @@ def test_each_image_has_its_order_of_colours(monkeypatch, compiled):
 def test_blur_comes_at_its_rate(monkeypatch, recorded, compiled):
     compile_or_not(monkeypatch, compiled)
     common.augment(some_images(4000, 4, 4), 8, jitter=0, blur=0.4)
-    operator, chosen, (sigma,) = recorded[-1]
+    operator, chosen, _ = recorded[-1]
     assert operator is common.gaussian_blur
     assert near(chosen.float().mean(), 0.4, 4000)
+
+
+@on_cpu_and_gpu
+def test_blurs_are_as_wide_as_said(monkeypatch, recorded, compiled):
+    compile_or_not(monkeypatch, compiled)
+    common.augment(some_images(4000, 4, 4), 8, jitter=0, blur=0.4)
+    _, _, (sigma,) = recorded[-1]
     assert near((sigma < 0.1 + 1.9 / 4).float().mean(), 0.25, 4000)
     assert 0.1 <= sigma.min() < sigma.max() <= 2
 
@@ -2301,7 +2308,9 @@ def test_lpjepas_views_draw_each_other(first_epoch, monkeypatch):
     assert torch.allclose(z1.grad, -z2.grad)
 
 
-def test_lpjepa_draws_targets_and_directions(first_epoch, monkeypatch):
+@pytest.fixture
+def drawn_by_lpjepa(first_epoch, monkeypatch):
+    """Targets and directions of a step's two views."""
     calls = []
 
     def distance(z, target, directions):
@@ -2310,10 +2319,18 @@ def test_lpjepa_draws_targets_and_directions(first_epoch, monkeypatch):
 
     monkeypatch.setattr(lpjepa, "sliced_wasserstein", distance)
     first_epoch("lpjepa.py --mu -0.5 --noise gaussian --projections 30")
-    (first, directions), (second, same) = calls[:2]
+    return calls[:2]
+
+
+def test_lpjepa_draws_targets_for_each_view(drawn_by_lpjepa):
+    (first, _), (second, _) = drawn_by_lpjepa
     active = [(target > 0).float().mean().item() for target in (first, second)]
     assert active == pytest.approx([lpjepa.expected_active(-0.5, "gaussian")] * 2, abs=0.02)
     assert not torch.equal(first, second)
+
+
+def test_lpjepa_draws_unit_directions_for_both(drawn_by_lpjepa):
+    (_, directions), (_, same) = drawn_by_lpjepa
     assert torch.equal(directions, same)
     assert directions.norm(dim=1).tolist() == pytest.approx([1] * 30)
 
@@ -3684,12 +3701,14 @@ def test_columns_of_zeros_are_all_unused():
 
 def test_a_record_has_sparseheads_numbers(capsys):
     h, z, W = torch.randn(20, 4), torch.randn(20, 3), torch.eye(3)
-    found = sparsehead.measure(h, z, W)
-    assert found["min_max_representation"] == sparsehead.min_max_ratio(h)
-    assert found["min_max_embedding"] == sparsehead.min_max_ratio(z)
-    assert found["rank_representation"] == sparsehead.effective_rank(sparsehead.spectrum(h))
-    assert found["rank_embedding"] == sparsehead.effective_rank(sparsehead.spectrum(z))
-    assert (found["unused_columns"], found["l21"]) == (0, 3)
+    assert sparsehead.measure(h, z, W) == {
+        "min_max_representation": sparsehead.min_max_ratio(h),
+        "min_max_embedding": sparsehead.min_max_ratio(z),
+        "rank_representation": sparsehead.effective_rank(sparsehead.spectrum(h)),
+        "rank_embedding": sparsehead.effective_rank(sparsehead.spectrum(z)),
+        "unused_columns": 0,
+        "l21": 3,
+    }
     assert capsys.readouterr().out.endswith("unused_columns 0, l21 3\n")
 
 
@@ -4385,13 +4404,17 @@ def test_measured_numbers_are_of_their_definitions():
     encoder = model.networks[0][0]
     first, second = encoder.layers
     best = sc.max_cosine(second @ first, data.M).sort().values  # (2, 6)
-    assert torch.equal(found["min"], best[:, 0])
-    assert torch.allclose(found["median"], (best[:, 2] + best[:, 3]) / 2)
-    assert torch.equal(found["max"], best[:, -1])
-    assert torch.equal(found["loss"], loss)
-    separation = sc.support_separation(second @ first, data.M).mean(1)
-    assert torch.allclose(found["separation"], separation)
-    assert torch.allclose(found["spread"], sc.spread(encoder(data.x)))
+    expected = {
+        "min": best[:, 0],
+        "median": (best[:, 2] + best[:, 3]) / 2,
+        "max": best[:, -1],
+        "loss": loss,
+        "separation": sc.support_separation(second @ first, data.M).mean(1),
+        "spread": sc.spread(encoder(data.x)),
+    }
+    assert found.keys() == expected.keys()
+    for name in expected:
+        assert torch.allclose(found[name], expected[name]), name
 
 
 # --------------------------------------------------------------------------------------- the start
@@ -4775,7 +4798,11 @@ def test_alignment_is_what_its_titles_say(title, factors):
     assert title.startswith(f"p={s.p}, {s.warm_columns} columns")
     assert (s.normalise == "rows") == ("rows normalised" in title)
     assert (s.head == "linear") == ("predictor" in title)
-    assert (s.method, s.warm, s.m) == ("noncl", [1.0], 50)
+
+
+def test_alignment_has_one_start_and_width():
+    for s in exact("alignment")[:8]:
+        assert (s.method, s.warm, s.m) == ("noncl", [1.0], 50)
 
 
 def test_alignment_has_each_pair_of_columns():
@@ -4970,8 +4997,7 @@ def test_a_single_seed_has_no_deviation():
 def test_swept_factors_split_the_rows():
     s = small_setting(sparsity=[0.1, 0.3], lr=[0.1, 0.2], seeds=2)
     minimum = [[0.0] * 8, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8]]  # seed 1, then seed 2
-    claims = {"min": {0.1: 0.3, 0.3: 0.9}}
-    found, kept = sc.rows("x", "a", s, *invented(s, minimum), claims)
+    found, _ = sc.rows("x", "a", s, *invented(s, minimum), {"min": None})
     assert [row["setting"] for row in found] == [
         "a, sparsity 0.1, lr 0.1",
         "a, sparsity 0.1, lr 0.2",
@@ -4979,6 +5005,13 @@ def test_swept_factors_split_the_rows():
         "a, sparsity 0.3, lr 0.2",
     ]
     assert [row["end_mean"] for row in found] == pytest.approx([0.3, 0.4, 0.5, 0.6])
+
+
+def test_swept_rows_have_claims_and_curves():
+    s = small_setting(sparsity=[0.1, 0.3], lr=[0.1, 0.2], seeds=2)
+    minimum = [[0.0] * 8, [0.5] * 8]
+    claims = {"min": {0.1: 0.3, 0.3: 0.9}}
+    found, kept = sc.rows("x", "a", s, *invented(s, minimum), claims)
     assert [row["paper"] for row in found] == [0.3, 0.3, 0.9, 0.9]
     assert kept["x/a, sparsity 0.3, lr 0.2/lr_times_steps"].tolist() == [0, 0.2 * 4]
 
@@ -5053,6 +5086,10 @@ def test_a_run_prints_its_table(landscape_run, table_rows):
     assert cells[0] == list(table_rows[0])
     expected = [[sc.cell(value) for value in row.values()] for row in table_rows]
     assert cells[2:] == expected
+
+
+def test_a_run_ends_with_a_legend(landscape_run):
+    _, printed = landscape_run
     assert "low: at most 0.65" in printed
     assert "python look.py" in printed
 

@@ -36,8 +36,7 @@ def run(tmp_path):
 
 def test_a_record_has_the_files_of_a_run(run):
     found = records.of_run(run)
-    assert (found["run"], found["seed"]) == ("a", 2)
-    assert found["settings"]["method"] == "ncl"
+    assert (found["run"], found["seed"], found["settings"]["method"]) == ("a", 2, "ncl")
     assert found["epoch"]["open"] == 0.25
     assert found["final"]["lp1"] == 1
 
@@ -64,6 +63,10 @@ def test_dimensions_are_counted_by_todays_definitions(run):
     found = records.of_run(run)["dimensions"]
     assert found["entries"] == 1.5
     assert found["cons_weighted"] == pytest.approx(100 * (0.75 + 0.5) / 1.5)
+
+
+def test_dimensions_are_written_by_todays_definitions(run):
+    records.of_run(run)
     head, *rows = (run / "dimensions.csv").read_text().splitlines()
     assert head.startswith("dimension,n,act,mean,mono,class,cons,chance,adjusted,entropy,bits,best")
     assert rows == [
@@ -107,10 +110,14 @@ def columns_of(text):
 
 def test_dimensions_are_counted_by_their_rates():
     found = records.from_dimensions(columns_of("act,cons\n0,\n0.0005,1\n0.001,0.6\n0.5,0.2"))
-    assert found["cons_0.001"] == pytest.approx(40)
-    assert found["cons_weighted"] == pytest.approx(100 * 0.1011 / 0.5015)
     assert found["entries"] == pytest.approx(0.5015)
     assert (found["rare_dims"], found["dead_dims"]) == (1, 25)
+
+
+def test_consistency_is_of_common_or_weighted_dimensions():
+    found = records.from_dimensions(columns_of("act,cons\n0,\n0.0005,1\n0.001,0.6\n0.5,0.2"))
+    assert found["cons_0.001"] == pytest.approx(40)
+    assert found["cons_weighted"] == pytest.approx(100 * 0.1011 / 0.5015)
 
 
 def test_shares_that_no_dimension_reaches_are_left_out():
