@@ -543,7 +543,9 @@ class Data:
                 images = coming.result()
                 if step + 1 < steps:
                     coming = reader.submit(read, own[step + 1])
-                yield images.to(device, non_blocking=on_cuda), index.to(device)
+                # Not on Apple's GPUs: there a copy may read what has been freed meanwhile.
+                index = index.to(device, non_blocking=on_cuda)
+                yield images.to(device, non_blocking=on_cuda), index
 
 
 def load_data(
