@@ -198,19 +198,25 @@ def top_share(z: np.ndarray | Entries, share: float, halves: bool) -> Activation
     if isinstance(z, Entries):
         z = z.filled()
     N = z.shape[0]
-    order = random.permutation(N)  # topk() has ties in the order of the images
-    strengths = torch.from_numpy(unit_rows(z)[order])
-    strengths = strengths.T.contiguous()  # (K, N): a row for each dimension
-    if halves:
-        strengths = torch.cat([strengths, -strengths])
-    values, places = strengths.topk(count_of(share, N))  # (K or 2K, n), the strongest first
-    least = strengths.amin(1, keepdim=True)
-    kept = (values > least).numpy()
-    images = order[places.numpy()[kept]]
-    # Activations are above 0. A list that ends at 0 or below is counted from the least.
-    too_low = values[:, -1:] <= 0
-    values = torch.where(too_low, values - least, values)
-    return Activations(images, values.numpy()[kept], starts(kept.sum(1)), N, halves)
+    strengths = torch.from_numpy(unit_rows(z)).T.contiguous()  # (K, N): a row for each dimension
+    signs = (1, -1) if halves else (1,)
+    images, values = [], []
+    for sign in signs:
+        for row in strengths:
+            order = torch.from_numpy(random.permutation(N))  # topk() has ties in a row's order
+            mixed = sign * row[order]
+            largest = mixed.topk(count_of(share, N))  # the strongest first
+            least = mixed.min()
+            kept = largest.values > least
+            images.append(order[largest.indices[kept]])
+            # Activations are above 0. A list that ends at 0 or below is counted from the least.
+            if largest.values[-1] <= 0:
+                values.append(largest.values[kept] - least)
+            else:
+                values.append(largest.values[kept])
+    n = [len(own) for own in images]
+    images = torch.cat(images).numpy()
+    return Activations(images, torch.cat(values).numpy(), starts(n), N, halves)
 
 
 def count_of(share: float, N: int) -> int:

@@ -2982,6 +2982,12 @@ def test_a_rule_and_a_threshold_count_alike():
     assert numbers["cons_0.01"] == numbers["cons"]
 
 
+def test_ties_go_to_other_images_in_each_dimension():
+    z = np.random.default_rng(0).choice([-1, 1], (2000, 64)).astype(np.float32)
+    a = interpret.activate(z, "top:0.01")  # 20 images of each of 128 half-dimensions
+    assert len(np.unique(a.images)) > 1200  # of 2,560 drawn at random: about 1,440
+
+
 def test_what_is_active_exceeds_a_hundred_thousandth():
     z = np.float32([[1, 2e-5, 5e-6]] * 2)
     assert interpret.nonzero(z).n.tolist() == [2, 2, 0]
