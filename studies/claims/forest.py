@@ -25,6 +25,7 @@ LEARNT_AND_RANDOM = {
     "CIFAR-10, papers' recipe": ["dictionaries#claims-cifar10-ncl-lars"],
     "CIFAR-100 of 10,000": ["dictionaries#claims-cifar100-10k-ncl"],
     "CIFAR-100": ["dictionaries#claims-cifar100-ncl"],
+    "CIFAR-100, 50 of 200 epochs": ["cifar100#cifar100-long-ncl-after-50"],
 }
 NCL_AND_SIMCLR = {
     "built-in": ("ncl#shapes-ncl", "ncl#shapes-simclr"),
@@ -52,6 +53,10 @@ BAYESNCL_AND_NCL = {
     "CIFAR-100, again": (
         "dictionaries#claims-cifar100-bayesncl",
         "dictionaries#claims-cifar100-ncl",
+    ),
+    "CIFAR-100, 50 of 200 epochs": (
+        "cifar100#cifar100-long-bayesncl-after-50",
+        "cifar100#cifar100-long-ncl-after-50",
     ),
 }
 NCE_AND_CE = {
@@ -94,13 +99,18 @@ PANELS = [  # a title, a number of the records (a-b: a less b), the runs, the pa
         {"CIFAR-10": -0.08, "CIFAR-100": 0.95},
     ),
     ("NCL − SimCLR: probe of the embedding", "lp1_embedding", NCL_AND_SIMCLR, {}),
-    ("BayesNCL − NCL: Cons.", "cons", BAYESNCL_AND_NCL, {"CIFAR-10": 2.68, "CIFAR-100": 12.11}),
+    (
+        "BayesNCL − NCL: Cons.",
+        "cons",
+        BAYESNCL_AND_NCL,
+        {"CIFAR-10": 2.68, "CIFAR-100": 12.11, "CIFAR-100, 50 of 200 epochs": 12.11},
+    ),
     ("BayesNCL − NCL: Cons. above chance (adj.)", "adjusted", BAYESNCL_AND_NCL, {}),
     (
         "BayesNCL − NCL: probe of the features",
         "lp1",
         BAYESNCL_AND_NCL,
-        {"CIFAR-10": 0.22, "CIFAR-100": 0.02},
+        {"CIFAR-10": 0.22, "CIFAR-100": 0.02, "CIFAR-100, 50 of 200 epochs": 0.02},
     ),
     (
         "SparseHead − its base: probe of the features",
