@@ -4849,7 +4849,7 @@ def test_budget_has_its_networks():
     assert networks == [
         ("simclr", "linear"),
         ("simsiam", "linear"),
-        ("noncl", None),
+        ("noncl", "none"),
         ("noncl", "linear"),
     ]
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -29,10 +30,14 @@ def all_open(*_):
 @pytest.fixture(scope="module")
 def gates(runs, tmp_path_factory):
     """What theory_gate.py leaves of a run of NCL and one of BayesNCL; the toy is not trained."""
-    folder = tmp_path_factory.mktemp("gates") / "out"
+    root = tmp_path_factory.mktemp("gates")
+    folder = root / "out"
+    bayesncl = shutil.copytree(runs / "bayesncl", root / "bayesncl")
+    config = bayesncl / "config.json"
+    config.write_text(config.read_text().replace('"ipw"', '"cosine"'))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(theory_gate, "train_gate", all_open)
-        run_program("theory_gate.py", runs / "ncl", runs / "bayesncl", "--out", folder)
+        run_program("theory_gate.py", runs / "ncl", bayesncl, "--out", folder)
     return folder
 
 
@@ -191,6 +196,10 @@ def test_batches_go_on_with_the_next_epochs():
     expected = [*data.batches(4, 0, 0, "cpu"), *data.batches(4, 0, 1, "cpu")]
     for batch, (images, _) in zip(found, expected, strict=True):
         assert torch.equal(batch, images)
+
+
+def test_embeddings_weighted_by_rarity_are_refused(runs):
+    assert "with NT-Xent and cosines" in refusal("theory_gate.py", runs / "bayesncl")
 
 
 def test_runs_of_other_methods_are_refused(runs):
