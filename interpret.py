@@ -46,6 +46,7 @@ DUPLICATE = 0.9  # a dimension with a larger |cosine| to another one is a duplic
 PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 DRAWS = 5  # of each control
 LARGE = 2048  # of an embedding with more dimensions, controls are one draw
+OWN_FEATURES = "h, the embedding's own backbone"  # what the features in its file are called
 CELLS = 2**21  # numbers of a table, such as classes times dimensions, that are held at a time
 MATRIX = 32 * CELLS  # numbers: so large a matrix of activations or cosines (256 MB) is still held
 
@@ -199,24 +200,35 @@ def top_share(z: np.ndarray | Entries, share: float, halves: bool) -> Activation
         z = z.filled()
     N = z.shape[0]
     strengths = torch.from_numpy(unit_rows(z)).T.contiguous()  # (K, N): a row for each dimension
-    signs = (1, -1) if halves else (1,)
-    images, values = [], []
-    for sign in signs:
-        for row in strengths:
-            order = torch.from_numpy(random.permutation(N))  # topk() has ties in a row's order
-            mixed = sign * row[order]
-            largest = mixed.topk(count_of(share, N))  # the strongest first
-            least = mixed.min()
-            kept = largest.values > least
-            images.append(order[largest.indices[kept]])
-            # Activations are above 0. A list that ends at 0 or below is counted from the least.
-            if largest.values[-1] <= 0:
-                values.append(largest.values[kept] - least)
-            else:
-                values.append(largest.values[kept])
-    n = [len(own) for own in images]
+    rows = [*strengths]
+    if halves:
+        rows += [-row for row in strengths]
+    images = []
+    values = []
+    for row in rows:
+        order = torch.from_numpy(random.permutation(N))
+        own_images, own_values = top_of(row, order, count_of(share, N))
+        images.append(own_images)
+        values.append(own_values)
+    n = [len(own_images) for own_images in images]
     images = torch.cat(images).numpy()
     return Activations(images, torch.cat(values).numpy(), starts(n), N, halves)
+
+
+def top_of(row: Tensor, order: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The images where a dimension, a row (N,), is largest, the strongest first, and its values.
+
+    order: (N,), all images, of which those with equal values come in this order
+    most: how many; those where the row has its least value do not count
+    """
+    largest = row[order].topk(most)
+    least = row.min()
+    kept = largest.values > least
+    values = largest.values[kept]
+    # Activations are above 0. A list that ends at 0 or below is counted from the least.
+    if largest.values[-1] <= 0:
+        values = values - least
+    return order[largest.indices[kept]], values
 
 
 def count_of(share: float, N: int) -> int:
@@ -307,24 +319,36 @@ def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     joint_entropy = np.zeros(len(different))
     different_sizes, classes = np.unique(sizes, return_counts=True)
     for size, times in zip(different_sizes, classes):
-        first = 0
-        while first < len(different):
-            # A table has a row for each of a few n, none above twice the first, and a column for
-            # each count up to the last. So it costs what the active images cost.
-            width = max(1, CELLS // (min(size, 2 * different[first]) + 1))
-            some = different[first : first + width]
-            some = some[some <= 2 * some[0]][:, None]
-            i = np.arange(min(size, some[-1, 0]) + 1)  # active images of a class of this size
+        for first, last in octaves(different):
+            most = min(size, different[last - 1])
+            i = np.arange(most + 1)  # active images of a class of this size
             terms = surprise(i / N) + surprise((size - i) / N)
-            log_inside = log_choose(size, i)
-            log_outside = log_choose(N - size, some - i)
-            p = np.exp(log_inside + log_outside - log_choose(N, some))  # (some, len(i))
-            joint_entropy[first : first + len(some)] += times * (p @ terms)
-            first += len(some)
+            width = max(1, CELLS // len(i))
+            for begin in range(first, last, width):
+                end = min(begin + width, last)
+                some = different[begin:end, None]
+                log_inside = log_choose(size, i)
+                log_outside = log_choose(N - size, some - i)
+                p = np.exp(log_inside + log_outside - log_choose(N, some))  # (width, most + 1)
+                joint_entropy[begin:end] += times * (p @ terms)
     share = different / N
     activity_entropy = surprise(share) + surprise(1 - share)
     label_entropy = surprise(sizes / N).sum()
     return (activity_entropy + label_entropy - joint_entropy)[inverse]
+
+
+def octaves(numbers: np.ndarray) -> list[tuple[int, int]]:
+    """Where sorted numbers are cut into pieces whose last is at most twice the first: their ends.
+
+    A table as wide as a piece's last number is then about as wide as each of its rows needs.
+    """
+    found = []
+    first = 0
+    while first < len(numbers):
+        last = int(np.searchsorted(numbers, 2 * numbers[first], side="right"))
+        found.append((first, last))
+        first = last
+    return found
 
 
 def f1_scores(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -717,10 +741,11 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float]:
     """
     unit = dataclasses.replace(a, values=unit_values(a))
     active = np.bincount(a.images, minlength=a.N).astype(np.float64)  # entries of each image
-    meetings = np.square(active).sum()
-    small = a.N * a.K <= MATRIX
-    # A product of a matrix takes about a thousandth of the time of a meeting of two entries.
-    if a.K * a.K <= MATRIX and (small or meetings > a.N * a.K * a.K / 1000):
+    meetings = np.square(active).sum()  # of two entries
+    products = a.N * a.K * a.K  # of the matrix of activations with itself; one takes far less time
+    fits = a.K * a.K <= MATRIX
+    pays = a.N * a.K <= MATRIX or meetings > products / 1000
+    if fits and pays:
         largest, total = dense_overlaps(unit)
     else:
         largest, total = sparse_overlaps(unit)
@@ -1078,7 +1103,7 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
 def source_of_directions(e: Embedding) -> tuple[np.ndarray | Entries, str]:
     """What the untrained dictionary has random directions of, and its name."""
     if e.features is not None:
-        return e.features, "h, the embedding's own backbone"
+        return e.features, OWN_FEATURES
     if e.judge is not None:
         return e.judge, e.judge_name
     return e.z, "z"
@@ -1092,14 +1117,13 @@ def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -
     """
     a = findings.activations
     share = len(a.images) / (a.N * a.K)
+    rule = f"top:{share}"  # of a sparse z less than findings.rule allows
+    per_image = None
+    signs = False
     if findings.rule == "nonzero":
         rule = "nonzero"
         per_image = max(1, round(share * findings.directions))
         signs = has_signs(e.z)
-    else:
-        rule = f"top:{share}"  # of a sparse z less than findings.rule allows
-        per_image = None
-        signs = True
     source, _ = source_of_directions(e)
     if not isinstance(source, Entries):
         source = np.asarray(source, np.float32)
@@ -1359,14 +1383,14 @@ def read_embedding(path: Path, labels: Path | None = None, judge: Path | None = 
             e.labels[prefix] = arrays[key]
     if labels:
         e.labels[""] = the_array(read_arrays(labels), "y", 1, labels, "the labels y")
+    if "h" in arrays and arrays["h"] is not z:  # the_array gives a lone h as z
+        e.features = arrays["h"]
     if judge:
         e.judge = the_array(read_arrays(judge), "h", 2, judge, "the features h")
         e.judge_name = Path(judge).name
-    if "h" in arrays and arrays["h"] is not z:  # the_array gives a lone h as z
-        e.features = arrays["h"]
-    if e.features is not None and not judge:
+    elif e.features is not None:
         e.judge = e.features
-        e.judge_name = "h, the embedding's own backbone"
+        e.judge_name = OWN_FEATURES
     check(e, source)
     return e
 

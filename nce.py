@@ -11,7 +11,7 @@ rep_relu only the gradient differs.
 
     python nce.py                            the built-in data set, on a laptop
     python nce.py --head mlp                 with a projector, where it differs from --loss ce
-    python nce.py --dataset imagenet100      the paper's Fig. 4: no projector, relu, so it is ce
+    python nce.py --dataset imagenet100      the paper's Fig. 4, where relu makes it cross-entropy
 
 Where we differ from the paper, besides what common.py lists:
 1. It has no code for NCE: the recipe is ours, the usual one of supervised training.

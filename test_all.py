@@ -2982,6 +2982,18 @@ def test_a_rule_and_a_threshold_count_alike():
     assert numbers["cons_0.01"] == numbers["cons"]
 
 
+@pytest.mark.parametrize(
+    "numbers, pieces",
+    [
+        ([0, 1, 2, 3, 4, 9], [(0, 1), (1, 3), (3, 5), (5, 6)]),
+        ([5], [(0, 1)]),
+        ([], []),
+    ],
+)
+def test_octaves_cover_numbers_up_to_twice(numbers, pieces):
+    assert interpret.octaves(np.array(numbers)) == pieces
+
+
 def test_ties_go_to_other_images_in_each_dimension():
     z = np.random.default_rng(0).choice([-1, 1], (2000, 64)).astype(np.float32)
     a = interpret.activate(z, "top:0.01")  # 20 images of each of 128 half-dimensions

@@ -145,8 +145,8 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
         if len(names[kind]) > y.max():
             continue
         if classes and kind == "":
-            names_only = f"{classes} names {len(names[kind])} classes"
-            raise common.BadInput(f"{names_only}; there is a class {y.max()}")
+            named = f"{classes} names {len(names[kind])} classes"
+            raise common.BadInput(f"{named}; there is a class {y.max()}")
         del labels[kind]  # its names are numbers, which no caption says
     first = []
     for pairs in said:
