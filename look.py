@@ -53,7 +53,7 @@ ASSETS = Path(__file__).parent / "assets"
 # of a page
 MOST = 2000  # dimensions, those of most interest
 PICTURED = 20_000  # images, at random
-LARGEST = 64  # pixels of an image's longer side
+LARGEST = 64  # pixels of an image's side
 # of a dimension
 STRONGEST = 48  # images of the largest activations
 SPREAD = 40  # images evenly spread over all that activate it
@@ -77,6 +77,7 @@ PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".
 class Source:
     """A run or a file, and what was found in it."""
 
+    path: Path
     folder: Path  # for what is written
     embedding: interpret.Embedding
     names: dict[str, list[str]]  # of classes 0, 1, ... of each label, by its prefix, if known
@@ -166,26 +167,21 @@ def images_of(config: dict, arrays: dict[str, Tensor], root: str) -> Tensor:
     return data.x_test
 
 
-def labels_of(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The labels of a run's images, by the prefix of what interpret.py says of them."""
-    labels = {}
-    for prefix, name in ("", "y"), ("background_", "background"):
-        if name in arrays:
-            labels[prefix] = arrays[name]
-    return labels
+def known_names(config: dict, root: str) -> dict[str, list[str]]:
+    """The names of a run's classes 0, 1, ... of each label, by its prefix; [] where unknown.
 
-
-def known_names(dataset: str, root: str, given: Path | None) -> dict[str, list[str]]:
-    """The names of classes 0, 1, ... of each label, by its prefix; none where nobody knows them.
-
-    given: a file of names. Else they are those of a known data set, or of folders of images.
+    They are of the first file that is there: the one that the run was trained with (mmncl.py
+    --classes), the one of a known data set, the one that tools/decode.py wrote.
     """
-    of_classes = given or ASSETS / "classes" / f"{dataset}.txt"
+    dataset = config["dataset"]
+    files = [ASSETS / "classes" / f"{dataset}.txt", Path(root) / dataset / "classes.txt"]
+    if config.get("classes"):
+        files.insert(0, Path(config["classes"]))
+    files = [file for file in files if file.exists()]
+    names = {"": [], "background_": []}
+    if files:
+        names[""] = read_lines(files[0])
     of_backgrounds = ASSETS / "classes" / f"{dataset}-backgrounds.txt"
-    in_train = (Path(root) / dataset / "train").glob("*")
-    names = {"": sorted(path.name for path in in_train if path.is_dir()), "background_": []}
-    if given or of_classes.exists():
-        names[""] = read_lines(of_classes)
     if of_backgrounds.exists():
         names["background_"] = read_lines(of_backgrounds)
     return names
@@ -236,46 +232,43 @@ def channels_first(images: np.ndarray, path: Path) -> np.ndarray:
     raise BadInput(f"{path}: images have shape {images.shape}; it must be {forms}")
 
 
-def shrink(images: Tensor) -> Tensor:
-    """Images (n, 3, H, W) uint8, the longer side at most LARGEST pixels."""
-    H, W = images.shape[2:]
-    if max(H, W) <= LARGEST:
-        return images
-    scale = LARGEST / max(H, W)
-    size = [max(1, round(H * scale)), max(1, round(W * scale))]
-    return torch.cat([TF.resize(part, size, antialias=True) for part in images.split(500)])
-
-
 def read_picture(path: Path) -> Tensor:
-    """An image file, shrunk: (3, h, w) uint8. Raises BadInput where it cannot be read."""
+    """An image file as (3, h, w) uint8. Raises BadInput where it cannot be read."""
     try:
         with Image.open(path) as file:
+            mode = file.mode
             file.draft("RGB", (2 * LARGEST, 2 * LARGEST))  # of a large JPEG, decode no more
-            need(file.mode[0] not in "IF", "it has more than 8 bits; save it with 8")
             picture = file.convert("RGB")
     except Exception as error:  # what a damaged image may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{path} cannot be read as an image ({reason})") from None
-    return shrink(TF.pil_to_tensor(picture)[None])[0]
+    need(not mode.startswith(("I", "F")), f"{path} has more than 8 bits; save it with 8")
+    return TF.pil_to_tensor(picture)
+
+
+def squares(images: Tensor, side: int) -> Tensor:
+    """The central squares of images (n, 3, h, w) uint8, scaled to `side` pixels."""
+    h, w = images.shape[2:]
+    central = TF.center_crop(images, [min(h, w)])
+    return TF.resize(central, [side, side], antialias=True)
 
 
 def pictures(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
-    """The chosen ones of these images, shrunk: (n, 3, h, w) uint8. BadInput: of several sizes."""
-    if not isinstance(images, list):
-        parts = []
+    """The central squares of the chosen images: (n, 3, side, side) uint8.
+
+    side: of the first image's square, but at most LARGEST
+    """
+    tiles = []
+    if isinstance(images, list):
+        side = min(LARGEST, *read_picture(images[0]).shape[1:])
+        for i in common.progress(chosen, "reading images"):
+            tiles.append(squares(read_picture(images[i])[None], side))
+    else:
+        side = min(LARGEST, *images.shape[2:])
         for first in range(0, len(chosen), 500):
             part = torch.from_numpy(np.array(images[chosen[first : first + 500]]))
-            parts.append(shrink(part.expand(-1, 3, -1, -1)))
-        return torch.cat(parts)
-    result = [read_picture(images[i]) for i in chosen]
-    for i, picture in zip(chosen, result):
-        if picture.shape != result[0].shape:
-            h, w = picture.shape[1:]
-            others = f"{images[chosen[0]]} is {result[0].shape[2]} x {result[0].shape[1]}"
-            raise BadInput(
-                f"{images[i]} shrinks to {w} x {h} pixels, {others}; crop or pad them to one size"
-            )
-    return torch.stack(result)
+            tiles.append(squares(part.expand(-1, 3, -1, -1), side))
+    return torch.cat(tiles)
 
 
 def draw_images(folder: Path, images: np.ndarray | list[Path], a: Activations) -> None:
@@ -560,28 +553,27 @@ def smallest_kind(a: np.ndarray) -> str:
 
 
 def sprites(images: Tensor, quality=85) -> tuple[dict[str, int], list[str]]:
-    """Images (N, 3, H, W) uint8, shrunk, as JPEGs in base64, and their geometry.
+    """Images (N, 3, side, side) uint8 as tiles of JPEGs in base64, and their geometry.
 
-    A JPEG has less than 16 megapixels, which phones take. Its tiles are multiples of 16 pixels, so
-    that no block of the compression has parts of two.
+    A JPEG has less than 16 megapixels, which phones take. From one tile to the next it is a
+    multiple of 16 pixels, the pitch, so that no block of the compression has parts of two.
     """
-    images = shrink(images)
-    h, w = images.shape[2:]
-    H = 16 * math.ceil(h / 16)
-    W = 16 * math.ceil(w / 16)
-    columns = min(4096 // W, len(images))
-    rows = 15_900_000 // (columns * W * H)
+    side = images.shape[-1]
+    pitch = 16 * math.ceil(side / 16)
+    margin = pitch - side
+    columns = min(4096 // pitch, len(images))
+    rows = 15_900_000 // (columns * pitch * pitch)
     sheets = []
     for part in images.split(columns * rows):
-        tiles = F.pad(part.float(), (0, W - w, 0, H - h), mode="replicate").byte()
+        tiles = F.pad(part.float(), (0, margin, 0, margin), mode="replicate").byte()
         missing = -len(part) % columns
-        tiles = torch.cat([tiles, tiles.new_full((missing, 3, H, W), 127)])
-        grid = tiles.view(-1, columns, 3, H, W).permute(2, 0, 3, 1, 4)
-        sheet = TF.to_pil_image(grid.reshape(3, -1, columns * W))
+        tiles = torch.cat([tiles, tiles.new_full((missing, 3, pitch, pitch), 127)])
+        grid = tiles.view(-1, columns, 3, pitch, pitch).permute(2, 0, 3, 1, 4)
+        sheet = TF.to_pil_image(grid.reshape(3, -1, columns * pitch))
         jpeg = io.BytesIO()
         sheet.save(jpeg, "jpeg", quality=quality)
         sheets.append(base64.b64encode(jpeg.getvalue()).decode())
-    return {"w": w, "h": h, "W": W, "H": H, "columns": columns, "rows": rows}, sheets
+    return {"side": side, "pitch": pitch, "columns": columns, "rows": rows}, sheets
 
 
 def finite(numbers: dict) -> dict:
@@ -646,6 +638,7 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
         near = e.judge_name
     facts = {
         "name": e.title,
+        "dataset": config.get("dataset", ""),
         "K": a.K,
         "halves": a.halves,
         "by_rank": findings.rule != "nonzero",
@@ -699,6 +692,14 @@ def names_of(label: interpret.Truth, prefix: str, known: list[str]) -> list[str]
     return [names.get(c, f"{what} {c}") for c in label.classes.tolist()]
 
 
+def first_known(sources: list[Source], prefix: str) -> list[str]:
+    """A label's names by the first of these sources that knows them; [] where none does."""
+    for source in sources:
+        if source.names.get(prefix):
+            return source.names[prefix]
+    return []
+
+
 def template() -> str:
     """look.html without contents, of assets/ or beside this file; BadInput where it is in neither.
 
@@ -720,7 +721,7 @@ def page(sources: list[Source], command: str) -> str:
     names = []
     for q, (prefix, label) in enumerate(labels.items()):
         arrays |= label_arrays(label, q)
-        names.append(names_of(label, prefix, sources[0].names.get(prefix, [])))
+        names.append(names_of(label, prefix, first_known(sources, prefix)))
     facts = []
     for r, source in enumerate(sources):
         fact, own = of_source(source, labels, chosen)
@@ -734,7 +735,6 @@ def page(sources: list[Source], command: str) -> str:
     if first.images is not None:
         geometry, sheets = sprites(pictures(first.images, chosen))
     meta = {
-        "dataset": sources[0].config.get("dataset", ""),
         "N": first.N,
         "labels": names,
         "keys": list(labels),
@@ -831,11 +831,8 @@ def read(path: Path, folder: Path, args: argparse.Namespace, images) -> Source:
 def read_file(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     """The embedding of a file, with --labels, --judge and --classes."""
     e = interpret.read_embedding(path, args.labels, args.judge)
-    interpret.read_names(args.classes, e)  # only for its error: too few names
-    names = {}
-    if args.classes:
-        names[""] = read_lines(args.classes)
-    return Source(folder, e, names)
+    names = list(interpret.read_names(args.classes, e).values())
+    return Source(path, folder, e, {"": names})
 
 
 def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
@@ -843,13 +840,13 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     config, arrays = read_run(path)
     e = interpret.read_embedding(path, args.labels, args.judge)
     root = args.data_root or config["data_root"]
-    names = known_names(config["dataset"], root, args.classes)
-    interpret.read_names(args.classes, e)  # only for its error: too few names
+    names = known_names(config, root)
     if args.labels:
         config["lines"][-1].pop("lp1", None)  # the record's probe was of other labels
-    if args.labels and not args.classes:
         names[""] = []  # whose classes these are, nobody knows
-    return Source(folder, e, names, config, arrays)
+    if args.classes:
+        names[""] = list(interpret.read_names(args.classes, e).values())
+    return Source(path, folder, e, names, config, arrays)
 
 
 def same_images(one: interpret.Embedding, other: interpret.Embedding) -> bool:
@@ -897,8 +894,7 @@ def drawing():
 def draw_landscapes(draw, folders: list[Path]) -> None:
     """The pictures of folders of sparse_coding.py; BadInput where there are none."""
     for folder in folders:
-        draw.landscapes([folder])
-        drawn = sorted(path.name for path in folder.glob("*.png"))
+        drawn = draw.landscapes_of_run(folder)
         need(drawn, f"{folder / 'curves.npz'} has the curves of no experiment of sparse_coding.py")
         print(f"wrote {', '.join(drawn)} into {folder}")
 
@@ -933,7 +929,8 @@ def main(argv=None):
             shown = [one for one in sources if same_images(source.embedding, one.embedding)]
         write_page(source, shown, command)
 
-    runs = [(source.folder, source.config, source.arrays) for source in sources if source.config]
+    of_runs = [source for source in sources if source.config]
+    runs = [(source.path, source.config, source.arrays) for source in of_runs]
     if not runs and not landscapes:
         return
     try:
@@ -944,7 +941,7 @@ def main(argv=None):
         print(text)
         return
     draw_landscapes(draw, landscapes)
-    draw.pictures(runs)
+    draw.pictures(runs, [source.folder for source in of_runs])
 
 
 if __name__ == "__main__":

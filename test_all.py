@@ -5777,13 +5777,14 @@ def test_shapes_refuses_arguments(monkeypatch, argument):
 
 # ------------------------------------------------------------------------------------------ look.py
 def tiles(geometry, sheets):
-    """The images (N, 3, h, w) in a page's sprites."""
+    """The images (N, 3, side, side) in a page's sprites."""
     images = []
     for sheet in sheets:
         sheet = TF.pil_to_tensor(Image.open(io.BytesIO(base64.b64decode(sheet))))
-        grid = sheet.view(3, -1, geometry["H"], geometry["columns"], geometry["W"])
+        pitch = geometry["pitch"]
+        grid = sheet.view(3, -1, pitch, geometry["columns"], pitch)
         grid = grid.permute(1, 3, 0, 2, 4).flatten(0, 1)
-        images.append(grid[..., : geometry["h"], : geometry["w"]])
+        images.append(grid[..., : geometry["side"], : geometry["side"]])
     return torch.cat(images).float()
 
 
@@ -5976,29 +5977,48 @@ def test_the_sprites_are_the_runs_images(toy):
     assert (images - expected).abs().mean() < 9  # JPEG
 
 
-SPRITES = {  # images, height, width, sheets
-    "tall": (700, 96, 64, 1),
-    "many": (16_000, 17, 20, 2),
-    "large": (700, 224, 224, 1),
-}
+SPRITES = {"few": (700, 64, 1), "many": (16_000, 17, 2)}  # images, side, sheets
 
 
-@pytest.mark.parametrize("n, height, width, expected", SPRITES.values(), ids=SPRITES)
-def test_sprites_keep_every_image_in_its_place(n, height, width, expected):
+@pytest.mark.parametrize("n, side, expected", SPRITES.values(), ids=SPRITES)
+def test_sprites_keep_every_image_in_its_place(n, side, expected):
     values = (torch.arange(n) % 250).byte()
-    images = values.view(-1, 1, 1, 1).expand(-1, 3, height, width)
+    images = values.view(-1, 1, 1, 1).expand(-1, 3, side, side)
     geometry, sheets = look.sprites(images)
     assert len(sheets) == expected
-    middle = tiles(geometry, sheets)[:n, 0, geometry["h"] // 2, geometry["w"] // 2]
+    middle = tiles(geometry, sheets)[:n, 0, side // 2, side // 2]
     assert (middle - values).abs().max() < 4
 
 
-def test_sprites_have_small_tiles_on_jpegs_grid():
-    geometry, sheets = look.sprites(torch.zeros(20, 3, 96, 64, dtype=torch.uint8))
-    assert geometry["W"] % 16 == geometry["H"] % 16 == 0
-    assert max(geometry["w"], geometry["h"]) <= 64
+def test_sprites_lie_on_jpegs_grid():
+    geometry, sheets = look.sprites(torch.zeros(20, 3, 50, 50, dtype=torch.uint8))
+    assert geometry["pitch"] % 16 == 0
     sheet = Image.open(io.BytesIO(base64.b64decode(sheets[0])))
     assert sheet.width * sheet.height < 16e6
+
+
+@pytest.mark.parametrize("height, width", [(96, 64), (64, 97), (32, 32)])
+def test_pictures_are_central_squares(height, width):
+    images = torch.randint(0, 256, (3, 3, height, width), dtype=torch.uint8)
+    found = look.pictures(images.numpy(), np.array([2, 0]))
+    side = min(height, width)
+    assert torch.equal(found, TF.center_crop(images[[2, 0]], [side, side]))
+
+
+def test_large_pictures_are_torchvisions_small_ones():
+    images = torch.randint(0, 256, (2, 3, 224, 224), dtype=torch.uint8)
+    found = look.pictures(images.numpy(), np.array([0, 1]))
+    assert torch.equal(found, TF.resize(images, [64, 64]))
+
+
+def test_photographs_of_several_shapes_become_squares(tmp_path):
+    files = []
+    for i, size in enumerate([(40, 50), (80, 20), (300, 200)]):
+        files.append(tmp_path / f"{i}.png")
+        Image.new("RGB", size, (i, i, i)).save(files[-1])
+    found = look.pictures(files, np.arange(3))
+    assert found.shape == (3, 3, 40, 40)
+    assert found[:, 0, 0, 0].tolist() == [0, 1, 2]
 
 
 # ---- pages of files
@@ -6075,6 +6095,26 @@ def test_sparse_and_dense_pages_are_alike(looked_at, tmp_path):
     for name, array in sparse.items():
         if "untrained" not in name:  # which has other random directions
             assert array == pytest.approx(dense[name], abs=1e-5, nan_ok=True), name
+
+
+def test_a_run_keeps_the_names_it_was_trained_with(tmp_path):
+    (tmp_path / "names.txt").write_text("ant\nbee\n")
+    config = {"dataset": "cifar10", "classes": str(tmp_path / "names.txt")}
+    assert look.known_names(config, tmp_path)[""] == ["ant", "bee"]
+
+
+def test_a_decoded_folder_names_its_classes(tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "classes.txt").write_text("ant\nbee\n")
+    (tmp_path / "mine" / "train" / ".cache").mkdir(parents=True)  # no class
+    assert look.known_names({"dataset": "mine"}, tmp_path)[""] == ["ant", "bee"]
+
+
+def test_names_are_of_the_first_who_knows():
+    unknown = look.Source(Path(), Path(), None, {"": []})
+    known = look.Source(Path(), Path(), None, {"": ["ant", "bee"]})
+    assert look.first_known([unknown, known], "") == ["ant", "bee"]
+    assert look.first_known([unknown], "") == []
 
 
 @pytest.fixture
@@ -6181,7 +6221,7 @@ def test_a_page_has_the_images_in_their_order(looked_at, tmp_path, form):
     flags, arrays = save_images(form, images, tmp_path)
     page, meta, _ = looked_at(*flags, z=sparse_matrix(), **arrays)
     found = tiles(meta["tile"], sheets_of(page))[:N_IMAGES]
-    assert found.shape[2:] == (64, 53)
+    assert found.shape[2:] == (64, 64)
     assert (found[:, 0, 30, 30] - torch.from_numpy(values)).abs().max() < 4
     assert (tmp_path / "page/top_images.png").exists()
 
@@ -6189,8 +6229,7 @@ def test_a_page_has_the_images_in_their_order(looked_at, tmp_path, form):
 NOT_SHOWN = {
     "--images few.npy": "z has 60 rows, few.npy has 3",
     "--images noise": "cannot be read as an image",
-    "--images depth": "it has more than 8 bits; save it with 8",
-    "--images sizes": "crop or pad them to one size",
+    "--images depth": "has more than 8 bits; save it with 8",
     "--images empty": "has no image files",
     "--images z.npy": "which array is the images?",
     "--images float.npy": "must be uint8",
@@ -6208,12 +6247,11 @@ def files_to_look_at(tmp_path, monkeypatch):
     np.save("few.npy", np.zeros((3, 8, 8), np.uint8))
     np.save("float.npy", np.zeros((60, 8, 8)))
     Path("names.txt").write_text("one\n")
-    for name in "noise", "sizes", "empty", "depth":
+    for name in "noise", "empty", "depth":
         Path(name).mkdir()
     for i in range(60):
         Image.fromarray(np.zeros((8, 8), np.uint16)).save(f"depth/{i:02}.png")
         Path(f"noise/{i:02}.png").write_text("no image")
-        Image.new("RGB", (20, 20 + i)).save(f"sizes/{i:02}.png")
 
 
 @pytest.mark.parametrize("flags, message", NOT_SHOWN.items(), ids=NOT_SHOWN)
@@ -6295,6 +6333,12 @@ def test_every_run_gets_its_pictures(pictured, method):
     pytest.importorskip("matplotlib")
     found = {path.stem for path in pictured[method].glob("*.png")}
     assert found == {"top_images", "active_images", "dimensions"} | LOOKED_AT[method]
+
+
+def test_another_folder_gets_its_selection_too(pictured, tmp_path):
+    pytest.importorskip("matplotlib")
+    run_program("look.py", pictured["simclr"], "--out", tmp_path)
+    assert (tmp_path / "selection.png").exists()
 
 
 def test_a_landscape_gets_its_picture(pictured):

@@ -16,6 +16,7 @@ Writes into the folder, where --dataset finds them
                                central square
     y_train.npy, y_test.npy    int64 (N,): the numbers of the classes, where there are labels
     split.csv                  file, class and set of each image, in the order of the arrays
+    classes.txt                the name of class 0, 1, ... on each line, where there are labels
 
 Grey values of 16 bits are rescaled to 8; of 16-bit colours the upper byte is taken.
 
@@ -45,7 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 
 # In the order in which they are moved: before the last, the folder does not load as a data set.
-FILES = ("split.csv", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
+FILES = ("split.csv", "classes.txt", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
 WORK = "decoding"  # the folder of what is not complete
 BITS_PER_SAMPLE = 258  # a TIFF file's tag
 AT_ONCE = 512  # files; so many at most are decoded again after an interruption
@@ -310,6 +311,13 @@ def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None
                 table.writerow([name, of_class, part])
 
 
+def write_names(work: Path, classes: list[str]) -> None:
+    """classes.txt: the name of class 0, 1, ... on each line."""
+    lines = [f"{name}\n" for name in classes]
+    text = "".join(lines).encode(errors="surrogateescape")
+    (work / "classes.txt").write_bytes(text)
+
+
 def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed=0) -> None:
     """Decode the images in `folder` to `size` pixels, from where an interrupted decoding ended."""
     work = folder / WORK
@@ -317,7 +325,7 @@ def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed
     if last.exists():
         shutil.rmtree(work, ignore_errors=True)
         pixels = common.load_numpy(last).shape[1]
-        again = "remove split.csv and its .npy files to decode it again"
+        again = "remove split.csv, classes.txt and the .npy files to decode it again"
         text = f"{folder} is decoded already, to {pixels} pixels; {again}"
         if pixels != size:
             raise common.BadInput(text)
@@ -329,14 +337,17 @@ def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed
     if not skip_unreadable:
         need_all(found, state["unreadable"], work)
     if not state.get("complete"):
-        table = folder / "split.csv"
-        common.need(not table.exists(), f"{table} would be overwritten: move or remove it")
+        for name in "split.csv", "classes.txt":
+            mine = folder / name
+            common.need(not mine.exists(), f"{mine} would be overwritten: move or remove it")
         for part, images in found.items():
             fill(part, images, size, work, state, skip_unreadable)
         kept = {}
         for part, images in found.items():
             kept[part] = complete(part, images, classes, work, state["unreadable"][part])
         write_split(work, kept, classes)
+        if classes:
+            write_names(work, classes)
         write_state(work, state | {"complete": True})
     for name in FILES:
         if (work / name).exists():  # else it was moved before an interruption

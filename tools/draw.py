@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import re
 import sys
 from pathlib import Path
@@ -75,7 +76,9 @@ def dimensions(path: Path, e: Tensor) -> None:
     figure.colorbar(picture, ax=middle)
 
     K = e.shape[1]
-    right.hist(active.sum(1).numpy(), bins=min(50, K + 1), range=(0, K))
+    width = math.ceil((K + 1) / 50)  # whole, so that each bar holds as many counts
+    edges = np.arange(0, K + 1 + width, width) - 0.5
+    right.hist(active.sum(1).numpy(), bins=edges)
     right.set(title="active dimensions per image", xlabel=f"of {K}", ylabel="images")
     save(figure, path)
 
@@ -142,27 +145,29 @@ def draw_ratios(panel, z: Tensor, style: str, label: str) -> None:
     panel.plot(sizes, values, style, label=label)
 
 
-def selection(path: Path, runs: dict[str, list[dict]]) -> None:
-    """P@10 and probe with the m most active dimensions and with m random ones, over m
+def selection(path: Path, runs: dict[str, list[dict]], K: int) -> None:
+    """P@10 and probe with the m most active of K dimensions and with m random ones, over m
     ([NCL], feature selection): mean ± std over seeds.
 
     runs: title → final records with selection.json, one a seed
     """
     figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     left, right = axes
-    draw_selection(left, runs, "p_at_10", "p_at_10", "P@10, %")
-    draw_selection(right, runs, "lp1", "lp1_embedding", "linear probe on z, %")
+    draw_selection(left, runs, K, "p_at_10", "p_at_10")
+    draw_selection(right, runs, K, "lp1", "lp1_embedding")
+    left.set_ylabel("P@10, %")
+    right.set_ylabel("linear probe on z, %")
     right.legend(fontsize=7)
     save(figure, path)
 
 
-def draw_selection(panel, runs: dict[str, list[dict]], key: str, whole: str, label: str) -> None:
-    """key: of the numbers with some dimensions; whole: of the one with all."""
+def draw_selection(panel, runs: dict[str, list[dict]], K: int, key: str, whole: str) -> None:
+    """key: of the numbers with some dimensions; whole: of the one with all K."""
     for colour, (title, records) in enumerate(runs.items()):
         start = f"{key}_top_"
         sizes = [int(name.removeprefix(start)) for name in records[0] if name.startswith(start)]
         sizes = sorted(sizes)
-        x = sizes + [2 * sizes[-1]]  # the last is all of them
+        x = [*sizes, K]
         for kind, style in ("top", "-"), ("random", ":"):
             values = []
             for record in records:
@@ -172,7 +177,7 @@ def draw_selection(panel, runs: dict[str, list[dict]], key: str, whole: str, lab
             line = f"{title}, {kind}"
             panel.plot(x, mean, style, color=f"C{colour}", marker=".", label=line)
             panel.fill_between(x, mean - std, mean + std, color=f"C{colour}", alpha=0.12)
-    panel.set(xscale="log", xlabel="dimensions kept", ylabel=label)
+    panel.set(xscale="log", xlabel="dimensions kept")
     panel.set_xticks(x, map(str, x), minor=False)
     panel.minorticks_off()
 
@@ -216,29 +221,33 @@ def as_seeds(runs: list[tuple[Path, dict, dict]]) -> dict[str, list[dict]]:
     title_of = {}  # recipe: title
     records = {}
     for folder, config, record in runs:
-        title = config["method"]
-        if title in records:
-            title += f", {folder}"
-        title = title_of.setdefault(recipe_of(config), title)
-        records.setdefault(title, []).append(record)
+        recipe = recipe_of(config)
+        if recipe not in title_of:
+            title = config["method"]
+            if title in records:
+                title += f", {folder}"
+            title_of[recipe] = title
+            records[title] = []
+        records[title_of[recipe]].append(record)
     return records
 
 
-def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
-    """All pictures of runs of image methods, in their folders; what compares them in the first's.
+def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]], places: list[Path]) -> None:
+    """All pictures of runs of image methods.
 
     selection.png has the runs with the first one's data set and K, those of one recipe as seeds.
 
     runs: (folder, config with metrics.jsonl as "lines", arrays)
+    places: the folder for the pictures of each; what compares runs goes into the first
     """
     if not runs:
         return
-    first, first_config, first_arrays = runs[0]
+    _, first_config, first_arrays = runs[0]
     with_selection = []  # (folder, config, final record)
-    for folder, config, arrays in runs:
-        dimensions(folder / "dimensions.png", arrays["z"])
+    for place, (folder, config, arrays) in zip(places, runs):
+        dimensions(place / "dimensions.png", arrays["z"])
         if config["method"] == "simsiam":
-            collapse(folder / "collapse.png", config["lines"])
+            collapse(place / "collapse.png", config["lines"])
         last = config["lines"][-1]
         chosen = folder / "selection.json"
         if chosen.exists():
@@ -249,49 +258,51 @@ def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
         if same_data and same_shape and selected and last["p_at_10"] is not None:
             with_selection.append((folder, config, last))
     if with_selection:
-        selection(first / "selection.png", as_seeds(with_selection))
+        K = first_arrays["z"].shape[1]
+        selection(places[0] / "selection.png", as_seeds(with_selection), K)
     if len(runs) > 1 or first_config["method"] == "sparsehead":
         arrays = [arrays for _, _, arrays in runs]
-        spectra(first / "spectra.png", dict(zip(titles(runs), arrays)))
+        spectra(places[0] / "spectra.png", dict(zip(titles(runs), arrays)))
 
 
 # ------------------------------------------------------------------------------- sparse_coding.py's
-def landscapes(folders: list[Path]) -> None:
-    """landscape() of runs of sparse_coding.py."""
-    for folder in folders:
-        try:
-            curves = dict(np.load(folder / "curves.npz", allow_pickle=False))
-        except Exception as error:  # what a damaged archive may raise is not listed anywhere
-            reason = f"{type(error).__name__}: {error}"
-            text = f"{folder / 'curves.npz'} cannot be read ({reason})"
-            raise common.BadInput(text) from error
-        try:
-            landscape(folder, curves)
-        except (LookupError, ValueError) as error:  # a curve is missing, or of another length
-            reason = f"{type(error).__name__}: {error}"
-            text = f"{folder / 'curves.npz'} is damaged ({reason})"
-            raise common.BadInput(text) from error
+def landscapes_of_run(folder: Path) -> list[str]:
+    """landscapes() of the curves.npz of a run of sparse_coding.py; BadInput where it is damaged."""
+    path = folder / "curves.npz"
+    try:
+        curves = dict(np.load(path, allow_pickle=False))
+    except Exception as error:  # what a damaged archive may raise is not listed anywhere
+        reason = f"{type(error).__name__}: {error}"
+        raise common.BadInput(f"{path} cannot be read ({reason})") from error
+    try:
+        return landscapes(folder, curves)
+    except (LookupError, ValueError) as error:  # a curve is missing, or of another length
+        reason = f"{type(error).__name__}: {error}"
+        raise common.BadInput(f"{path} is damaged ({reason})") from error
 
 
-def landscape(folder: Path, curves: dict[str, np.ndarray]) -> None:
-    """<experiment>.png for each experiment in curves.
+def landscapes(folder: Path, curves: dict[str, np.ndarray]) -> list[str]:
+    """<experiment>.png for each experiment in curves; returns the names of these files.
 
-    curves: <experiment>/<setting>/<key>, (T,) or (T, seeds)
+    curves: <experiment>/<setting>/<key>: lr_times_steps (T,), min and loss (T, seeds)
     """
     experiments = {}  # name: its settings
     for key in curves:
         if key.endswith("/min"):
             experiment, setting = key.removesuffix("/min").split("/", 1)
             experiments.setdefault(experiment, []).append(setting)
+    names = []
     for experiment, settings in experiments.items():
-        draw_experiment(folder, experiment, settings, curves)
+        names.append(f"{experiment}.png")
+        draw_experiment(folder / names[-1], experiment, settings, curves)
+    return names
 
 
 SWEPT = re.compile(r"(, (sparsity|keep|noise|temperature|lr|warm|uncovered) [\w.-]+)+$")
 LINE_STYLES = "-", "--", ":", "-.", (0, (6, 1)), (0, (1, 4)), (0, (8, 4)), (0, (6, 1, 1, 1, 1, 1))
 
 
-def draw_experiment(folder: Path, experiment: str, settings: list[str], curves: dict) -> None:
+def draw_experiment(path: Path, experiment: str, settings: list[str], curves: dict) -> None:
     """Minimum max-cosine and loss over learning rate × steps, mean ± std over seeds.
 
     A colour for each program, a line style for each swept value.
@@ -318,7 +329,7 @@ def draw_experiment(folder: Path, experiment: str, settings: list[str], curves: 
     panels[0].set_ylim(0, 1)
     lines, labels = panels[0].get_legend_handles_labels()
     figure.legend(lines, labels, fontsize=7, loc="outside right")
-    save(figure, folder / f"{experiment}.png")
+    save(figure, path)
 
 
 # -------------------------------------------------------------------------------------- no program

@@ -38,6 +38,14 @@ def test_one_seed_has_no_deviation():
     assert draw.mean_and_std([[1, 3]])[1].tolist() == [0, 0]
 
 
+@pytest.mark.parametrize("K", [64, 128, 256])
+def test_every_bar_holds_as_many_counts(drawn, tmp_path, K):
+    draw.dimensions(tmp_path / "dimensions.png", torch.rand(20, K))
+    bars = drawn["dimensions.png"].axes[2].patches
+    assert {round(bar.get_width(), 6) % 1 for bar in bars} == {0}
+    assert bars[-1].get_x() + bars[-1].get_width() > K
+
+
 def test_collapse_is_drawn_by_epoch(drawn, tmp_path):
     lines = [dict(epoch=1, spread=0.9), dict(epoch=2, spread=0.4), dict(event="final")]
     draw.collapse(tmp_path / "collapse.png", lines)
@@ -75,10 +83,10 @@ def final_record(shift):
 
 def test_selection_is_the_mean_over_seeds(drawn, tmp_path):
     seeds = [final_record(0.0), final_record(4.0)]
-    draw.selection(tmp_path / "selection.png", {"ncl": seeds})
+    draw.selection(tmp_path / "selection.png", {"ncl": seeds}, 33)
     left, right = drawn["selection.png"].axes
-    assert lines_of(left)["ncl, top"] == ([8, 16, 32], [10, 18, 52])
-    assert lines_of(right)["ncl, random"] == ([8, 16, 32], [18, 34, 62])
+    assert lines_of(left)["ncl, top"] == ([8, 16, 33], [10, 18, 52])
+    assert lines_of(right)["ncl, random"] == ([8, 16, 33], [18, 34, 62])
 
 
 def test_only_runs_of_one_recipe_are_seeds():
@@ -133,7 +141,7 @@ def test_a_landscape_has_a_colour_for_each_program(drawn, tmp_path):
         curves[f"few/{setting}/lr_times_steps"] = np.array([1.0, 2.0])
         curves[f"few/{setting}/min"] = np.array([[0.1, 0.3], [0.2, 0.6]]) + i
         curves[f"few/{setting}/loss"] = np.array([[1.0], [2.0]])
-    draw.landscape(tmp_path, curves)
+    assert draw.landscapes(tmp_path, curves) == ["few.png"]
     lines = drawn["few.png"].axes[0].get_lines()
     assert [line.get_color() for line in lines] == ["C0", "C0", "C1"]
     assert [line.get_linestyle() for line in lines] == ["-", "--", "-"]
@@ -144,6 +152,6 @@ def test_a_damaged_landscape_is_refused(tmp_path):
     (tmp_path / "curves.npz").write_text("no archive")
 
     def ask():
-        draw.landscapes([tmp_path])
+        draw.landscapes_of_run(tmp_path)
 
     assert "curves.npz cannot be read" in refusal(ask)

@@ -136,7 +136,7 @@ def test_other_files_start_afresh(damaged):
 
 
 def test_no_image_is_decoded_twice(pets, interrupted):
-    for _ in range(12):  # after six batches, after all of them, after each of the five files
+    for _ in range(13):  # after six batches, after all of them, after each of the six files
         assert "pets" in refusal(lambda: common.load_data("pets", pets.parent))
         with pytest.raises(KeyboardInterrupt):
             decode.decode(pets, 16)
@@ -146,7 +146,7 @@ def test_no_image_is_decoded_twice(pets, interrupted):
 
 def test_an_interruption_changes_no_byte(pets, interrupted, monkeypatch, tmp_path, capsys):
     shutil.copytree(pets, tmp_path / "whole")
-    for _ in range(12):
+    for _ in range(13):
         with pytest.raises(KeyboardInterrupt):
             decode.decode(pets, 16)
     decode.decode(pets, 16)  # all that is left is to say so
@@ -159,7 +159,7 @@ def test_an_interruption_changes_no_byte(pets, interrupted, monkeypatch, tmp_pat
 
 
 def test_images_taken_out_stay_out_after_an_interruption(damaged, interrupted):
-    for _ in range(13):  # one more: the array without the unreadable image
+    for _ in range(14):  # one more: the array without the unreadable image
         with pytest.raises(KeyboardInterrupt):
             decode.decode(damaged, 8, skip_unreadable=True)
     assert np.load(damaged / "x_train.npy").shape == (7, 8, 8, 3)
@@ -376,6 +376,11 @@ def test_split_csv_names_class_and_set(whole):
         assert [numbers[name] for name in classes] == y.tolist()
 
 
+def test_classes_txt_names_the_numbers(whole):
+    run_program("decode.py --size 8 --test-share 0.5", whole)
+    assert (whole / "classes.txt").read_text() == "cat\ncow\ndog\n"
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_a_seed_is_a_split(whole, seed):
     first, _ = decode.find_images(whole, 0.5, 0)
@@ -434,11 +439,12 @@ def test_images_beside_class_folders_are_refused(whole):
     assert "loose.png lies beside the folders of the classes" in message
 
 
-def test_a_split_of_ones_own_is_kept(flat):
-    (flat / "split.csv").write_text("mine")
+@pytest.mark.parametrize("name", ["split.csv", "classes.txt"])
+def test_a_table_of_ones_own_is_kept(flat, name):
+    (flat / name).write_text("mine")
     message = refusal("decode.py --size 8 --test-share 0.25", flat)
-    assert "split.csv would be overwritten" in message
-    assert (flat / "split.csv").read_text() == "mine"
+    assert f"{name} would be overwritten" in message
+    assert (flat / name).read_text() == "mine"
 
 
 def test_what_was_left_out_is_not_forgotten(damaged, interrupted):

@@ -129,6 +129,15 @@ def nameable(v: Tensor, first: list[str], labels: dict, names: dict) -> dict[str
     return found
 
 
+def labels_of(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The labels of a run's images, by the prefix of what interpret.py says of them."""
+    labels = {}
+    for prefix, name in ("", "y"), ("background_", "background"):
+        if name in arrays:
+            labels[prefix] = arrays[name]
+    return labels
+
+
 def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[dict, list[list]]:
     """The numbers of a run, and the words of each dimension with their activations."""
     config, arrays = look.read_run(folder)
@@ -136,11 +145,11 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
     words, means = by_word(t, captions)
     said = strongest_words(words, means)
 
-    if classes is None and config.get("classes"):
-        classes = Path(config["classes"])
-    labels = look.labels_of(arrays)
+    labels = labels_of(arrays)
     root = data_root or config["data_root"]
-    names = look.known_names(config["dataset"], root, classes)
+    names = look.known_names(config, root)
+    if classes:
+        names[""] = look.read_lines(classes)
     for kind, y in list(labels.items()):
         if len(names[kind]) > y.max():
             continue
