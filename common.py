@@ -990,17 +990,17 @@ def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor, Te
     return metrics, h, z
 
 
-def of_dimensions(z: np.ndarray, labels: dict, judge: np.ndarray) -> dict:
+def of_dimensions(z: np.ndarray, labels: dict, h: np.ndarray) -> dict:
     """What interpret.py finds in embeddings z (N, K), as numbers of a record.
 
     A dense z is measured twice: as in the papers, where each dimension is active on every image,
     and by half-dimensions, with "top_" before the names. A control's numbers begin with its name.
 
     labels: prefix of the numbers → (N,) or None
-    judge: (N, d), the features by which MonoScore judges
+    h: (N, d), of which z was made: MonoScore's judge, and what random directions are of
     """
     labels = {prefix: y for prefix, y in labels.items() if y is not None}
-    embedding = interpret.Embedding(z, labels, judge)
+    embedding = interpret.Embedding(z, labels, judge=h, features=h)
     findings = interpret.interpret(embedding)
     if findings.rule == "nonzero":
         numbers = findings.numbers

@@ -3,7 +3,7 @@ and an untrained dictionary give.
 
     python interpret.py runs/my-run               a finished run of any method here
     python interpret.py features.npz              z (N, K); where you have them y (N,) and h (N, d)
-    python interpret.py latents.npz --labels y.npy --judge dino.npy --classes names.txt
+    python interpret.py latents.npz --labels y.npy --features h.npy --classes names.txt
 
 A dimension is the list of images that it is active on, the strongest first. Every measure is a
 count over these lists, so it costs what the active entries cost, and not N times K.
@@ -14,7 +14,7 @@ the images where z_k is largest and smallest; without, it has +k alone. --active
 top:0.03 decides otherwise.
 
 Controls, measured in the same way:
-    untrained   random directions of h, else of the judge's features, else of z; as many active
+    untrained   random directions of the features h that z is made of, else of z; as many active
     shuffled    the same dimensions, the labels in random order
 
 Files: .npy, .npz, .pt, .safetensors, .parquet, and scipy's sparse .npz. Into --out go the printed
@@ -389,8 +389,8 @@ def average_precision(a: Activations, y: np.ndarray, wanted: np.ndarray) -> np.n
     other_list = dims[1:] != dims[:-1]
     last_of_tie = np.ones(len(dims), bool)
     last_of_tie[:-1] = other_value | other_list
-    tie = np.cumsum(last_of_tie) - last_of_tie  # the number of each entry's tie, from 0
-    end = np.flatnonzero(last_of_tie)[tie]
+    ends = np.flatnonzero(last_of_tie)
+    end = ends[np.searchsorted(ends, np.arange(len(dims)))]  # of each entry's tie
     precision = seen[end] / (a.ranks[end] + 1)
     found = np.bincount(dims, hit * precision, a.K)
 
@@ -541,9 +541,10 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     if enough < C:
         return dict.fromkeys(PROBES)
     half = random_half(len(y))
-    order = np.random.default_rng(1).permutation(len(y))  # by it, which of a half are used
-    train = order[half[order]][:enough]
-    test = order[~half[order]][:enough]
+    shuffled = np.random.default_rng(1).permutation(len(y))
+    in_train = half[shuffled]
+    train = shuffled[in_train][:enough]
+    test = shuffled[~in_train][:enough]
 
     chosen = telling_dimensions(z, y, train, max(PROBES))  # (C, most)
     distinct, place = np.unique(chosen, return_inverse=True)
@@ -562,6 +563,9 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     y_test = torch.from_numpy(y[test])
     accuracy = {}
     for k in PROBES:
+        accuracy[k] = None
+        if k > z.shape[1]:
+            continue
         weights = fit_each_class(x_train[..., :k].contiguous(), y_train)
         bias = weights[:, -1:]
         answers = x_test[..., :k] @ weights[:, :-1] + bias  # (C, n, 1)
@@ -939,12 +943,17 @@ def activity(a: Activations) -> dict[str, float | None]:
     """
     numbers = {}
     for share in SHARES:
-        numbers[f"dims_{share}"] = int((a.n >= count_of(share, a.N)).sum())
+        numbers[f"dims_{share}"] = int(is_active_on(a, share).sum())
     numbers["act"] = mean(a.n / a.N)
     numbers["entries"] = len(a.images) / a.N
     numbers["live_dims"] = int((a.n > 0).sum())
     numbers["rare_dims"] = numbers["live_dims"] - numbers[f"dims_{SHARES[0]}"]
     return numbers
+
+
+def is_active_on(a: Activations, share: float) -> np.ndarray:
+    """Which dimensions are active on this share of the images or more, (K,) bool."""
+    return a.n / a.N >= share
 
 
 def label_numbers(a: Activations, y: np.ndarray, columns: dict) -> dict[str, float | None]:
@@ -957,9 +966,9 @@ def label_numbers(a: Activations, y: np.ndarray, columns: dict) -> dict[str, flo
     for name in "cons", "f1", "phi", "ap":
         numbers[name] = mean(100 * columns[name])
     for share in SHARES:
-        often = a.n >= count_of(share, a.N)
+        often = is_active_on(a, share)
         numbers[f"cons_{share}"] = mean(100 * columns["cons"][often])
-    often = a.n >= count_of(SHARES[0], a.N)
+    often = is_active_on(a, SHARES[0])
     numbers["adjusted"] = mean(100 * columns["adjusted"][often])
     numbers["entropy"] = mean(columns["entropy"])
     numbers["bits"] = mean(columns["bits"])  # of all: a dead dimension tells 0
@@ -1036,8 +1045,9 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     """Measure an embedding, and its controls.
 
     columns, beside of_label's: n, images it is active on; act, their share of all; mean, the sum of
-    |activation| on them, divided by the number of all; mono, mono_score; duplicate, the largest
-    |cosine| with another dimension.
+    |activation| on them, divided by the number of all (of a dense dimension whose list reaches 0,
+    counted from its least value); mono, mono_score; duplicate, the largest |cosine| with another
+    dimension.
     """
     if rule == "auto":
         rule = rule_for(e.z)
@@ -1074,16 +1084,10 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
 def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], judge) -> None:
     """Measure both controls, the mean of DRAWS of each; of many dimensions, one draw."""
     a = findings.activations
-    share = len(a.images) / (a.N * a.K)
     draws = DRAWS
-    findings.directions = e.K
     if e.K > LARGE:
         draws = 1
-        enough = LARGE // 2
-        if findings.rule == "nonzero" and share > 0:  # so many that a whole number is active
-            entries = max(1, round(share * enough))
-            enough = round(entries / share)
-        findings.directions = min(e.K, enough)
+    findings.directions = directions_for(a, e.K, findings.rule)
     add_untrained(findings, e, labels, judge, draws)
     if not labels:
         return
@@ -1100,12 +1104,22 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
     findings.controls["shuffled"] = average(mixed)
 
 
+def directions_for(a: Activations, K: int, rule: str) -> int:
+    """How many random directions stand for an embedding of K dimensions, active as `a` says."""
+    if K <= LARGE:
+        return K
+    directions = LARGE // 2
+    share = len(a.images) / (a.N * a.K)
+    if rule == "nonzero" and share > 0:
+        per_image = max(1, round(share * directions))
+        directions = round(per_image / share)  # of these, `share` is a whole number an image
+    return min(K, directions)
+
+
 def source_of_directions(e: Embedding) -> tuple[np.ndarray | Entries, str]:
     """What the untrained dictionary has random directions of, and its name."""
     if e.features is not None:
         return e.features, OWN_FEATURES
-    if e.judge is not None:
-        return e.judge, e.judge_name
     return e.z, "z"
 
 
@@ -1186,7 +1200,7 @@ def random_dictionary(
     if k is None:
         return values.numpy()
     if not signs:
-        values = values.clamp(min=1e-3)  # above ACTIVE: these too count as active
+        values = values.clamp(min=1e-3)  # all k count as active, where fewer are positive too
     dims = torch.cat(tops).flatten()
     images = np.repeat(np.arange(N), k)
     return Entries(images, dims.numpy(), values.flatten().numpy(), N, directions)
@@ -1235,6 +1249,7 @@ def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
         ".parquet": read_parquet,
     }
     need(path.exists(), f"{path} is not there")
+    need(not path.is_dir(), f"{path} is a folder; give a file of {', '.join(readers)}")
     need(kind in readers, f"{path}: give a run's folder or a file of {', '.join(readers)}")
     try:
         return readers[kind](path)
@@ -1275,8 +1290,9 @@ def read_pt(path: Path) -> dict[str, np.ndarray]:
         damaged = zipfile.ZipFile(path).testzip()  # torch.load would not notice
         need(damaged is None, f"{damaged} in it is damaged")
     saved = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    if not isinstance(saved, dict):
+    if isinstance(saved, Tensor):
         saved = {"": saved}
+    need(isinstance(saved, dict), "it holds neither a tensor nor a dictionary of tensors")
     return of_tensors(saved)
 
 
@@ -1307,23 +1323,39 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
 
 
 def read_parquet(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a .parquet file: numbers, or lists of as many numbers in each row."""
-    import pyarrow.compute
+    """The columns of a .parquet file that have a number, or as many numbers, in each row."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(path)
     arrays = {}
     for key in table.column_names:
         column = table[key].combine_chunks()
-        need(column.null_count == 0, f"column {key} has empty rows")
-        if hasattr(column, "flatten"):  # lists
-            lengths = pyarrow.compute.list_value_length(column).unique()
-            need(len(lengths) == 1, f"the rows of column {key} differ in length")
-            values = column.flatten().to_numpy(zero_copy_only=False)
-            arrays[key] = values.reshape(len(column), -1)
-        else:
-            arrays[key] = column.to_numpy(zero_copy_only=False)
+        array = array_of_column(column)
+        if array is not None:  # else pictures, texts, gaps: what else a file may hold
+            arrays[key] = array
     return arrays
+
+
+def array_of_column(column) -> np.ndarray | None:
+    """A column of a parquet file as (N,) or (N, K); None where a row lacks a number or has more."""
+    from pyarrow import compute, types
+
+    if column.null_count:
+        return None
+    numbers = column
+    lists = types.is_list, types.is_large_list, types.is_fixed_size_list
+    if any(is_list(column.type) for is_list in lists):
+        lengths = compute.list_value_length(column).unique()
+        if len(lengths) != 1:
+            return None
+        numbers = column.flatten()
+    is_number = types.is_integer(numbers.type) or types.is_floating(numbers.type)
+    if numbers.null_count or not is_number:
+        return None
+    array = np.array(numbers.to_numpy(zero_copy_only=False))  # a copy, which may be written to
+    if numbers is not column:
+        array = array.reshape(len(column), -1)
+    return array
 
 
 def entries_of_scipy(arrays: dict[str, np.ndarray]) -> Entries:
@@ -1363,10 +1395,16 @@ def uncompressed(arrays: dict[str, np.ndarray], rows: int) -> tuple[np.ndarray, 
     return outer, inner
 
 
-def read_embedding(path: Path, labels: Path | None = None, judge: Path | None = None) -> Embedding:
-    """The embedding in a run's folder or in a file, with labels and a judge from other files.
+def read_embedding(
+    path: Path,
+    labels: Path | None = None,
+    features: Path | None = None,
+    judge: Path | None = None,
+) -> Embedding:
+    """The embedding in a run's folder or in a file, with what other files hold of its images.
 
-    z: key "z", or the only matrix. y: key "y"; background: a second label; h: the judge; images.
+    z: key "z", or the only matrix. y: key "y"; background: a second label; h: features; images.
+    Without a judge the features judge.
     Raises BadInput, in one line, for what is missing or cannot be used.
     """
     source = path
@@ -1383,8 +1421,14 @@ def read_embedding(path: Path, labels: Path | None = None, judge: Path | None = 
             e.labels[prefix] = arrays[key]
     if labels:
         e.labels[""] = the_array(read_arrays(labels), "y", 1, labels, "the labels y")
+    if not e.labels:
+        others = [f"{key} {a.shape}" for key, a in arrays.items() if len(a.shape) == 1]
+        if others:
+            print(f"{source} has no key y, so no labels; not read: {', '.join(others)}")
     if "h" in arrays and arrays["h"] is not z:  # the_array gives a lone h as z
         e.features = arrays["h"]
+    if features:
+        e.features = the_array(read_arrays(features), "h", 2, features, "the features h")
     if judge:
         e.judge = the_array(read_arrays(judge), "h", 2, judge, "the features h")
         e.judge_name = Path(judge).name
@@ -1423,7 +1467,7 @@ def check(e: Embedding, source: Path) -> None:
     for name, h in (e.judge_name, e.judge), ("h", e.features):
         if h is None:
             continue
-        need(not isinstance(h, Entries), f"{name}: a judge's features are dense")
+        need(not isinstance(h, Entries), f"{name}: features are dense")
         check_numbers(h, name)
         need(len(h) == e.N, f"z has {e.N} rows, {name} has {len(h)}")
         need((h != h[0]).any(), f"{name}: the features of all images are equal")
@@ -1439,8 +1483,11 @@ def checked_label(y, N: int, what: str) -> np.ndarray:
     y = np.asarray(y)
     if y.dtype.kind in "USO":
         raise BadInput(f"{what} are words: save np.unique({what}, return_inverse=True)[1]")
-    need(y.dtype.kind in "iu", f"{what} is {y.dtype}; labels are integers, one for each image")
+    remedy = f"labels are integers: save {what}.astype(int)"
+    need(y.dtype.kind in "iu", f"{what} is {y.dtype}; {remedy}")
     need(y.shape == (N,), f"z has {N} rows, {what} has shape {y.shape}")
+    least = y.min()
+    need(least >= 0, f"{what} has {least}: leave out the images that have no class")
     several = (y != y[0]).any()
     need(several, f"{what} has one class, {y[0]}; a dimension needs two to tell apart")
     return y
@@ -1576,9 +1623,12 @@ def about(e: Embedding, findings: Findings) -> str:
     a = findings.activations
     active = about_activity(a, findings.rule)
     lines = [f"{e.title}: {e.N:,} images, {e.K:,} dimensions; {active}"]
+    dimensions = "dimensions"
+    if a.halves:
+        dimensions = "half-dimensions"
     dead = a.K - numbers["live_dims"]
     lines.append(
-        f"{dead:,} dead dimensions, {numbers['rare_dims']:,} active on less than 0.1 % of the "
+        f"{dead:,} dead {dimensions}, {numbers['rare_dims']:,} active on less than 0.1 % of the "
         f"images, {numbers['duplicate_dims']:,} with a |cosine| > {DUPLICATE} to another"
     )
     if e.judge is None:
@@ -1680,6 +1730,7 @@ def parser() -> argparse.ArgumentParser:
     add = flags.add_argument
     add("source", type=Path, help="a run's folder, or a file with the embedding z (N, K)")
     add("--labels", type=Path, help="a file with labels y (N,)")
+    add("--features", type=Path, help="a file with the features h (N, d) that z is made of")
     add("--judge", type=Path, help="a file with another network's features (N, d) of the images")
     add("--classes", type=Path, help="a file with the name of class 0, 1, ... on each line")
     add("--active", type=active_rule, default="auto", help="auto, nonzero or top:<share of images>")
@@ -1689,7 +1740,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv=None):
     args = parser().parse_args(argv)
-    e = read_embedding(args.source, args.labels, args.judge)
+    e = read_embedding(args.source, args.labels, args.features, args.judge)
     names = read_names(args.classes, e)
     out = args.out
     if out is None:

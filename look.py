@@ -3,7 +3,7 @@
     python look.py runs/my-run                     a finished run, into its folder
     python look.py runs/my-run runs/other          the page in the first has all of the same images
     python look.py features.npz --images images.npy --classes names.txt
-    python look.py latents.npz --labels y.npy --judge dino.npy --images folder/
+    python look.py latents.npz --labels y.npy --features h.npy --images folder/
 
 A file is what interpret.py reads: z (N, K), where you have them y, h and images. Without images the
 page has none. What counts as active, and what the numbers mean, stands in interpret.py.
@@ -777,6 +777,7 @@ def parser() -> argparse.ArgumentParser:
     add = flags.add_argument
     add("sources", nargs="+", type=Path, help="folders of runs, files with an embedding z (N, K)")
     add("--labels", type=Path, help="a file with labels y (N,)")
+    add("--features", type=Path, help="a file with the features h (N, d) that z is made of")
     add("--judge", type=Path, help="a file with another network's features (N, d) of the images")
     add("--classes", type=Path, help="a file with the name of class 0, 1, ... on each line")
     add("--images", type=Path, help="a file with uint8 images, or a folder of image files")
@@ -829,16 +830,16 @@ def read(path: Path, folder: Path, args: argparse.Namespace, images) -> Source:
 
 
 def read_file(path: Path, folder: Path, args: argparse.Namespace) -> Source:
-    """The embedding of a file, with --labels, --judge and --classes."""
-    e = interpret.read_embedding(path, args.labels, args.judge)
+    """The embedding of a file, with what the flags give."""
+    e = interpret.read_embedding(path, args.labels, args.features, args.judge)
     names = list(interpret.read_names(args.classes, e).values())
     return Source(path, folder, e, {"": names})
 
 
 def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
-    """The embedding of a run, with --labels, --judge and --classes."""
+    """The embedding of a run, with what the flags give."""
     config, arrays = read_run(path)
-    e = interpret.read_embedding(path, args.labels, args.judge)
+    e = interpret.read_embedding(path, args.labels, args.features, args.judge)
     root = args.data_root or config["data_root"]
     names = known_names(config, root)
     if args.labels:
@@ -909,7 +910,7 @@ def main(argv=None):
     for path in paths:
         need(path.exists(), f"{path} is not there")
     if not paths:
-        for flag in "labels", "judge", "classes", "images", "data_root", "out":
+        for flag in "labels", "features", "judge", "classes", "images", "data_root", "out":
             given = getattr(args, flag) is not None
             flag = f"--{flag.replace('_', '-')}"
             need(not given, f"{flag} is of embeddings; {landscapes[0]} is of sparse_coding.py")

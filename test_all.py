@@ -2843,7 +2843,7 @@ def trained_like(N=400, K=32, C=4):
     h = (0.5 * draw.normal(size=(C, 8))[y] + draw.normal(size=(N, 8))).astype(np.float32)
     z = draw.random((N, K)) * (draw.random((N, K)) < 0.1)
     z[:, :C] += np.eye(C)[y]
-    return interpret.Embedding(z.astype(np.float32), {"": y}, judge=h)
+    return interpret.Embedding(z.astype(np.float32), {"": y}, judge=h, features=h)
 
 
 def test_controls_are_as_sparse_and_tell_less():
@@ -2870,19 +2870,39 @@ def test_classes_count_from_an_f1_of_one_half(monkeypatch, activations):
     assert interpret.label_numbers(activations, LABELS, columns)["half_f1"] == 2
 
 
-@pytest.mark.parametrize(
-    "rows, message",
-    [
-        ([[1.0, 2.0, 3.0], [1.0, 2.0]], "the rows of column z differ in length"),
-        ([[1.0, 2.0], None], "column z has empty rows"),
-    ],
-    ids=["ragged", "empty"],
-)
-def test_a_parquet_column_of_other_lengths_is_refused(tmp_path, rows, message):
+UNUSABLE = {  # columns of two rows
+    "ragged": [[1.0, 2.0, 3.0], [1.0, 2.0]],
+    "empty": [[1.0, 2.0], None],
+    "gap": [1.0, None],
+    "words": ["an ant", "a bee"],
+    "pictures": [{"bytes": b"1", "path": "a"}, {"bytes": b"2", "path": "b"}],
+}
+
+
+@pytest.fixture
+def parquet(tmp_path):
+    """Write columns to a .parquet file."""
     pyarrow = pytest.importorskip("pyarrow")
-    table = pyarrow.table({"z": rows})
-    importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "z.parquet")
-    assert message in refusal("interpret.py", tmp_path / "z.parquet")
+
+    def write_columns(**columns):
+        path = tmp_path / "z.parquet"
+        importlib.import_module("pyarrow.parquet").write_table(pyarrow.table(columns), path)
+        return path
+
+    return write_columns
+
+
+@pytest.mark.parametrize("rows", UNUSABLE.values(), ids=UNUSABLE)
+def test_a_parquet_column_without_numbers_is_left_out(parquet, rows):
+    path = parquet(other=rows, z=[[1.0, 2.0], [3.0, 4.0]])
+    arrays = interpret.read_arrays(path)
+    assert list(arrays) == ["z"]
+    assert arrays["z"].tolist() == [[1, 2], [3, 4]]
+
+
+def test_a_parquet_file_without_z_is_refused(parquet):
+    path = parquet(z=UNUSABLE["ragged"], y=[0, 1])
+    assert "which array is the embedding z? There are: y (2,)" in refusal("interpret.py", path)
 
 
 def test_phi_of_millions_of_images_does_not_overflow():
@@ -2960,11 +2980,29 @@ def test_the_control_is_as_active_whatever_the_rule(rule):
     )
 
 
-def test_another_judge_leaves_the_control_its_features():
+@pytest.mark.parametrize("of", ["features", "z"])
+def test_another_judge_leaves_the_control_as_it_is(of):
     e = random_codes(signs=False)
+    if of == "z":
+        e.features = None
     own = interpret.interpret(e).controls["untrained"]["adjusted"]
     e.judge = np.random.default_rng(1).normal(size=(2000, 5))
     assert interpret.interpret(e).controls["untrained"]["adjusted"] == own
+
+
+def test_rare_is_less_than_a_thousandth():
+    images = np.arange(6) % 1400
+    a = interpret.lists(interpret.Entries(images, images // 2, np.ones(6), 1400, 4))
+    assert a.n.tolist() == [2, 2, 2, 0]
+    assert interpret.is_active_on(a, 2 / 1400).tolist() == [True, True, True, False]
+    assert interpret.is_active_on(a, 0.0015).tolist() == [False] * 4
+
+
+def test_probes_have_no_more_dimensions_than_z():
+    z, y = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32), LABELS
+    accuracy = interpret.sparse_probes(z, y)
+    assert accuracy[4] is accuracy[8] is None
+    assert accuracy[2] is not None
 
 
 def test_the_control_of_many_dimensions_is_as_active(monkeypatch):
@@ -3103,9 +3141,11 @@ def measured(tmp_path, monkeypatch, capsys):
     e = trained_like()
     save_csr("latents.npz", e.z)
     np.save("y.npy", e.labels[""])
+    np.save("h.npy", e.features)
     np.save("dino.npy", e.judge)
     Path("names.txt").write_text("ant\nbee\ncat\ndog\n")
-    run_program("interpret.py latents.npz --labels y.npy --judge dino.npy --classes names.txt")
+    flags = "--labels y.npy --features h.npy --judge dino.npy --classes names.txt"
+    run_program(f"interpret.py latents.npz {flags}")
     return capsys.readouterr().out, tmp_path / "latents-interpret"
 
 
@@ -3114,6 +3154,7 @@ def test_the_program_prints_a_table_that_fits(measured):
     assert max(map(len, text.splitlines())) <= 120
     assert " untrained |" in text
     assert "MonoScore by dino.npy" in text
+    assert "random directions of h" in text
 
 
 def test_the_program_writes_the_numbers(measured):
@@ -3151,7 +3192,8 @@ BAD_EMBEDDINGS = {
     "one class": (GOOD | dict(y=0 * LABELS), "y has one class, 0"),
     "one dimension": (dict(z=np.ones((9, 1))), "z is 9 x 1; two images and dimensions or more"),
     "dead": (dict(z=np.zeros((9, 3))), "z is 0 everywhere"),
-    "float labels": (GOOD | dict(y=LABELS / 2), "y is float64; labels are integers"),
+    "float labels": (GOOD | dict(y=LABELS / 2), "labels are integers: save y.astype(int)"),
+    "negative labels": (GOOD | dict(y=LABELS - 1), "y has -1: leave out the images"),
     "word labels": (GOOD | dict(y=LABELS.astype(str)), "np.unique(y, return_inverse=True)[1]"),
     "pickles": (GOOD | dict(y=np.array([{}] * 60)), "cannot be read (ValueError: Object arrays"),
     "three axes": (dict(z=np.ones((9, 3, 3))), "z has shape (9, 3, 3); it must be (N, K)"),
@@ -3256,6 +3298,7 @@ WRONG_FLAGS = {
     "good.npz --active 1%": "1%; give auto,",
     "good.npz --classes names.txt": "names.txt names 2 classes; there is a class 3",
     "good.npz --labels nowhere.npy": "nowhere.npy is not there",
+    "good.npz --features .": "is a folder; give a file of",
     "good.npz --judge good.npz --labels names.npy": "names.npy is not there",
     "good.npz --out names.txt": "cannot be made",
 }
@@ -6352,7 +6395,10 @@ def test_a_landscape_alone_says_what_was_drawn(pictured, capsys):
     assert "wrote budget.png" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("flag", ["out", "labels", "judge", "classes", "images", "data-root"])
+OF_EMBEDDINGS = ["out", "labels", "features", "judge", "classes", "images", "data-root"]
+
+
+@pytest.mark.parametrize("flag", OF_EMBEDDINGS)
 def test_a_landscape_takes_no_flag_of_embeddings(pictured, flag):
     text = refusal("look.py", pictured["landscape"], f"--{flag}", "x")
     assert f"--{flag} is of embeddings" in text

@@ -210,7 +210,7 @@ def test_judge_is_what_the_autoencoder_reads(open_clip, autoencoder):
 def test_another_network_may_judge(timm, open_clip, autoencoder):
     run("timm")
     run("A sparse autoencoder")
-    e = interpret.read_embedding(Path("latents.npz"), Path("y.npy"), Path("dino.npz"))
+    e = interpret.read_embedding(Path("latents.npz"), judge=Path("dino.npz"))
     assert e.judge.shape == (12, 64)
 
 

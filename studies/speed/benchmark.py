@@ -166,7 +166,9 @@ def parts(device, peers: bool) -> None:
     train = h[:50_000], y[:50_000]
     test = h[50_000:], y[50_000:]
     h_test = test[0].cpu().numpy()
-    embedding = interpret.Embedding(h_test, {"": test[1].cpu().numpy()}, judge=h_test)
+    embedding = interpret.Embedding(
+        h_test, {"": test[1].cpu().numpy()}, judge=h_test, features=h_test
+    )
     compiled = torch.compile(common.augment)
 
     def views():
