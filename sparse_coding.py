@@ -311,22 +311,6 @@ def max_cosine(W: Tensor, M: Tensor) -> Tensor:
     return cosines.abs().amax(1)
 
 
-def support_separation(W: Tensor, M: Tensor) -> Tensor:
-    """Eq. (11) as a number, which is ours: how much a feature's best neuron prefers it, (R, d).
-
-    |cos(W_i, M_j)| minus the largest |cos(W_i, M_k)|, k ≠ j, of feature j's best neuron i.
-    1: the neuron answers to its feature alone; 0 or less: to another as much, or more.
-    """
-    d = M.shape[2]
-    cosines = (F.normalize(W, dim=2) @ F.normalize(M, dim=1)).abs()  # (R, m, d)
-    best = cosines.argmax(1)  # (R, d): a neuron for each feature
-    of_best = torch.take_along_dim(cosines, best[:, :, None], 1)  # (R, d, d): its cosines with all
-    own = of_best.diagonal(dim1=1, dim2=2)
-    same = torch.eye(d, dtype=torch.bool, device=M.device)
-    others = of_best.masked_fill(same, 0)
-    return own - others.amax(2)
-
-
 def spread(h: Tensor) -> Tensor:
     """Mean standard deviation of h/‖h‖, h (R, m, n), times √m: (R,); 1 healthy, 0 collapsed."""
     return unit(h).std(2, correction=0).mean(1) * h.shape[1] ** 0.5
@@ -381,11 +365,11 @@ class Encoder(nn.Module):
             # All before φ is linear: the variance of a neuron over the batch is w Cov(a) wᵀ.
             a = a - a.mean(2, keepdim=True)
             covariance = a @ a.mT / a.shape[2]  # (R, p, p)
-            variance = (W @ covariance * W).sum(2, keepdim=True)  # (R, m, 1)
+            variance = ((W @ covariance) * W).sum(2, keepdim=True)  # (R, m, 1)
             W = W / (variance + 1e-5).sqrt()
         if self.affine:
             scale, shift = self.affine
-            v = scale * W @ a + shift
+            v = (scale * W) @ a + shift
         else:
             v = W @ a
         return ACTIVATIONS[self.activation](v, self.b)
@@ -500,7 +484,7 @@ class Model(nn.Module):
 
 
 # ---------------------------------------------------------------------------------------- training
-MEASURED = ("min", "median", "max", "loss", "separation", "spread")
+MEASURED = ("min", "median", "max", "loss", "spread")
 REMEMBER = 30  # seconds, at least, from one note of how far a program is to the next
 
 
@@ -544,14 +528,13 @@ def step(s: SimpleNamespace, data: Data, model: Model, a1, a2, number: int) -> T
 
 @torch.no_grad()
 def measure(model: Model, data: Data, loss: Tensor) -> Tensor:
-    """MEASURED of every replica, (6, R), on the CPU; the `loss` (R,) goes through."""
+    """MEASURED of every replica, (5, R), on the CPU; loss: (R,), which the training knows."""
     encoder = model.networks[0][0]
     W = encoder.W()
     quantiles = torch.linspace(0, 1, 3, device=data.device)
     smallest, median, largest = max_cosine(W, data.M).quantile(quantiles, dim=1)  # (R,) each
-    separation = support_separation(W, data.M).mean(1)
     h = encoder(data.x)
-    return torch.stack([smallest, median, largest, loss, separation, spread(h)]).cpu()
+    return torch.stack([smallest, median, largest, loss, spread(h)]).cpu()
 
 
 def marks(s: SimpleNamespace, records: int) -> set[int]:
@@ -607,14 +590,13 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
     → the curves, arrays: "epoch" (T,), and (T, R) each of
       min, median, max   of max_cosine
       loss               mean over the epoch that ended; NaN at the start
-      separation         mean over features
       spread
     T is about twice `records`. BadInput when the loss is not finite.
     """
     data = Data(s, torch.device(device))
     model = Model(s, data)
     no_loss = data.M.new_full((len(data.M),), torch.nan)
-    curves = {0: measure(model, data, no_loss)}  # epoch → (6, R)
+    curves = {0: measure(model, data, no_loss)}  # epoch → (5, R)
     if memory and memory.exists():
         curves = recall(memory, model, data)
 
@@ -640,7 +622,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
             saved = time.perf_counter()
 
     found = {"epoch": np.array(list(curves), float)}
-    measured = torch.stack(list(curves.values())).numpy()  # (T, 6, R)
+    measured = torch.stack(list(curves.values())).numpy()  # (T, 5, R)
     for i, name in enumerate(MEASURED):
         found[name] = measured[:, i]
     return data.replicas, found
@@ -658,7 +640,7 @@ LEVELS = dict(sparsity=[0.1, 0.3])
 AUTHORS = dict(batch_norm="affine", activation="authors")  # their code's layers, not their text's
 ONE_HOT = dict(latents="onehot-plus", batch_norm="no")
 FAST_1 = dict(fast=dict(lr=0.05, epochs=600))  # lr .5 kills neurons in Figure 1
-FAST_1_NONCL = dict(fast=dict(lr=0.05, epochs=1000))
+FAST_1_NONCL = dict(fast=dict(lr=0.05, epochs=1000))  # lr × steps 200; FAST_1 has 210
 WARM = dict(warm=1.0)
 FIG7 = NONCL | dict(p=20, d=20, m=20)
 FOUR_C = dict(warm=[1.0, 1.25, 1.5, 2.0])
@@ -750,6 +732,13 @@ EXPERIMENTS = {
 }
 
 
+def as_list(value) -> list:
+    """The values of a factor, which may be one."""
+    if isinstance(value, list):
+        return value
+    return [value]
+
+
 def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
     """Every factor of a program, and what follows from them. BadInput where they clash.
 
@@ -767,11 +756,14 @@ def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
     if "seeds" in factors:
         chosen["seeds"] = factors["seeds"]  # as part of what the experiment asks
     for name in SWEPT:
-        if not isinstance(chosen[name], list):
-            chosen[name] = [chosen[name]]
+        chosen[name] = as_list(chosen[name])
         chosen[name] = list(dict.fromkeys(chosen[name]))  # a value that is given twice is one
 
     s = SimpleNamespace(**chosen)
+    if s.latents in ("onehot", "onehot-plus"):
+        s.sparsity = s.sparsity[:1]  # nothing reads it
+    if s.method != "simclr":
+        s.temperature = s.temperature[:1]  # nothing reads it
     if s.noise == [None]:
         s.noise = [math.sqrt(math.log(s.d)) / s.d]
     s.networks = 2 if s.method == "noncl" else 1
@@ -788,7 +780,7 @@ def check(s: SimpleNamespace, given: dict) -> None:
     need = common.need
     enough = "orthonormal features need at least as many observed dimensions"
     need(s.d <= s.p, f"--d {s.d} {enough}; --p is {s.p}")
-    more = f"--batch-size {s.batch_size} is more than --n {s.n} samples"
+    more = f"--batch-size {s.batch_size} is more than --n {s.n} samples; give a smaller one"
     need(s.batch_size <= s.n, more)
     if s.latents in ("authors", "exact"):
         pr = max(s.sparsity)
@@ -855,12 +847,16 @@ def rows(
             kept[f"{experiment}/{title}/{key}"] = curve
 
         ends = [-1]  # the last record; of "budget" first the one where the paper's is spent
-        if experiment == "budget":
-            from_budget = np.abs(own["lr_times_steps"] - BUDGET[s.method])
+        budget = BUDGET[s.method]
+        if experiment == "budget" and own["lr_times_steps"][-1] > budget:
+            from_budget = np.abs(own["lr_times_steps"] - budget)
             ends = [int(from_budget.argmin()), -1]
         for statistic, claim in claims.items():
-            if isinstance(claim, dict):
-                claim = claim.get(first["warm"] or first["sparsity"])
+            if isinstance(claim, dict):  # Figure 7's claims are for each c, Table 1's for each Pr
+                by = "sparsity"
+                if first["warm"] is not None:
+                    by = "warm"
+                claim = claim.get(first[by])
             for end in ends:
                 row = dict(experiment=experiment, setting=title, statistic=statistic)
                 row["lr_times_steps"] = float(own["lr_times_steps"][end])
@@ -918,8 +914,11 @@ def parser() -> common.Parser:
     def add(flag, text, **options):
         """A flag for a factor."""
         name = flag.removeprefix("--").replace("-", "_")
-        if PAPER[name] is not None:
-            text += f" (--paper: {PAPER[name]})"
+        default = PAPER[name]
+        if name in FAST:
+            text += f" (default: {FAST[name]}; --paper: {default})"
+        elif default is not None:
+            text += f" (default: {default})"
         if name in SWEPT:
             options["nargs"] = "+"
         flags.add_argument(flag, dest=DEST.get(name, name), help=text, **options)
@@ -1007,15 +1006,29 @@ def plan(args) -> dict[str, list]:
     for experiment in names:
         programs[experiment] = []
         for title, factors, claims in EXPERIMENTS[experiment]:
-            s = setting(factors, given, args.paper)
-            replaced = factors.keys() & given.keys() - COMPARABLE - {*SWEPT}
-            for name in sorted(replaced):
-                if given[name] != factors[name]:  # which the title may name
-                    title += f", {name} {given[name]}"
-            if not given.keys() <= COMPARABLE:
+            try:
+                s = setting(factors, given, args.paper)
+            except common.BadInput as error:
+                raise common.BadInput(f"{experiment}, {title}: {error}") from None
+            changed = changed_factors(factors, given)
+            for name in sorted(changed & (factors.keys() | {"warm"})):  # what the title may name
+                values = as_list(given[name])
+                if len(values) == 1:  # several are named in every row
+                    title += f", {name} {values[0]}"
+            if changed:
                 claims = dict.fromkeys(claims)
             programs[experiment].append((title, s, claims))
     return programs
+
+
+def changed_factors(factors: dict, given: dict) -> set[str]:
+    """Which of the user's factors are others than the program's own, so that it is another one."""
+    own = PAPER | factors
+    changed = set()
+    for name in given.keys() - COMPARABLE:
+        if as_list(given[name]) != as_list(own[name]):
+            changed.add(name)
+    return changed
 
 
 def cell(value) -> str:

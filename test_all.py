@@ -4440,16 +4440,6 @@ def test_max_cosine_is_the_best_neurons(neurons_and_features):
         assert found[r, j].item() == pytest.approx(best, abs=1e-6)
 
 
-def test_support_separation_is_the_best_neurons_margin(neurons_and_features):
-    W, M, cosines = neurons_and_features
-    found = sc.support_separation(W, M)
-    for r, j in itertools.product(range(2), range(4)):
-        i = int(cosines[r, :, j].argmax())
-        of_neuron = cosines[r, i].tolist()
-        own = of_neuron.pop(j)
-        assert found[r, j].item() == pytest.approx(own - max(of_neuron), abs=1e-6)
-
-
 def test_spread_is_one_for_random_embeddings():
     h = torch.randn(2, 50, 4000)
     h[1] = h[1, :, :1]  # all alike
@@ -4470,7 +4460,6 @@ def test_measured_numbers_are_of_their_definitions():
         "median": (best[:, 2] + best[:, 3]) / 2,
         "max": best[:, -1],
         "loss": loss,
-        "separation": sc.support_separation(second @ first, data.M).mean(1),
         "spread": sc.spread(encoder(data.x)),
     }
     assert found.keys() == expected.keys()
@@ -4963,11 +4952,31 @@ def test_budget_goes_to_4000():
         assert s.lr[0] * s.epochs * s.steps == pytest.approx(4000, rel=0.002)
 
 
-def test_help_names_the_papers_values():
+def test_help_names_every_default():
     told = {action.dest: action.help for action in sc.parser()._actions}
-    for name, value in sc.PAPER.items():
+    for name, value in (sc.PAPER | sc.FAST).items():
         if value is not None:
-            assert f"(--paper: {value})" in told[sc.DEST.get(name, name)], name
+            assert f"(default: {value}" in told[sc.DEST.get(name, name)], name
+
+
+@pytest.mark.parametrize("name", sc.FAST)
+def test_help_names_the_papers_values(name):
+    told = {action.dest: action.help for action in sc.parser()._actions}
+    assert f"--paper: {sc.PAPER[name]})" in told[name]
+
+
+@pytest.mark.parametrize(
+    "factors, name",
+    [
+        (sc.NONCL, "temperature"),
+        (sc.SIMSIAM, "temperature"),
+        (sc.SIMCLR | sc.ONE_HOT, "sparsity"),
+    ],
+    ids=["noncl", "simsiam", "one-hot"],
+)
+def test_what_is_not_read_is_not_swept(factors, name):
+    s = sc.setting(factors, {name: [0.1, 0.3]}, paper=False)
+    assert getattr(s, name) == [0.1]
 
 
 def test_every_factor_has_a_flag():
@@ -5100,6 +5109,12 @@ def test_a_budget_has_two_ends():
     assert [row["end_mean"] for row in found] == [0.2, 0.5]
 
 
+def test_less_than_the_budget_has_one_end():
+    s = small_setting(lr=20.0)
+    found, _ = sc.rows("budget", "a", s, *invented(s, [[0.0], [0.1]]), {"min": None})
+    assert [row["lr_times_steps"] for row in found] == [80]
+
+
 CELLS = {
     None: "–",
     0.5: "0.500",
@@ -5136,8 +5151,8 @@ def table_rows(landscape_run):
 
 
 def test_a_run_has_all_of_its_rows(table_rows):
-    # 4 programs of 2 levels and 3 statistics; then 4 of 2 levels and 2 ends
-    assert [row["experiment"] for row in table_rows] == ["table1"] * 24 + ["budget"] * 16
+    # 4 programs of 2 levels and 3 statistics; then 4 of 2 levels, which do not spend the budget
+    assert [row["experiment"] for row in table_rows] == ["table1"] * 24 + ["budget"] * 8
 
 
 def test_a_run_prints_its_table(landscape_run, table_rows):
@@ -5290,6 +5305,9 @@ def test_claims_stand_with_other_seeds_and_levels():
         ("alignment --normalise rows", 8, "Fig. 7 without normalisation, normalise rows"),
         ("variants --train-bias no", 4, "b trained, train_bias no"),
         ("budget --head linear", 2, "non-contrastive, head linear"),
+        ("fig6 --warm 1", 0, "cold start, predictor, warm 1.0"),
+        ("fig7 --warm 1.5", 0, "rows normalised, warm 1.5"),
+        ("fig7 --warm 1 2", 0, "rows normalised"),
     ],
 )
 def test_a_title_says_which_factor_is_another(flags, number, ending):
@@ -5303,6 +5321,17 @@ def test_all_experiments_may_have_a_custom_one():
     names = list(sc.plan(sc.parser().parse(["--experiment", "custom", "all"])))
     assert names[-1] == "custom"
     assert set(names) == set(sc.EXPERIMENTS)
+
+
+def test_claims_stand_where_a_flag_says_the_same():
+    flags = "--experiment fig2 --temperature 0.2 --m 50 --masks independent"
+    assert planned(*flags.split()) == {"fig2": [{"min": "high"}, {"min": "low"}]}
+
+
+def test_a_clash_names_its_program():
+    flags = ["--experiment", "table1", "--batch-norm", "no"]
+    with pytest.raises(common.BadInput, match="^table1, SimCLR, authors' layers: "):
+        sc.plan(sc.parser().parse(flags))
 
 
 def test_claims_fall_with_any_other_factor():
