@@ -13,7 +13,7 @@ Where all methods differ from their authors' code:
 3. ImageNet is shrunk to 256 pixels and cut square once: no crop sees the margins.
 4. Inputs are (x − 0.5) / 0.25 for every data set.
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
-6. The network runs in bf16 (NCL: fp16).
+6. The network is trained in bf16 (NCL: fp16).
 7. Rates and momenta change with every step (some: every epoch). A warm-up of n steps starts from
    1/(n + 1) of the peak, by sparsehead.py's --schedule step from 1/n (NCL: from a rate of 3e-5).
 8. Under torchrun on CPUs, each process has its own BatchNorm.
@@ -498,8 +498,8 @@ class Data:
             power_of_two = 2 ** int(math.log2(n / 2))  # for two steps in an epoch or more
             fitting = max(2, power_of_two // world()) * world()
             raise BadInput(
-                f"a batch of {batch_size}, from --batch-size or else the preset, is more than the "
-                f"{n} training images: add --batch-size {fitting}"
+                f"a batch of {batch_size}, from --batch-size, the run or the preset, is more than "
+                f"the {n} training images: add --batch-size {fitting}"
             )
         if batch_size % world():
             raise BadInput(f"--batch-size {batch_size} is no multiple of {world()} processes")
@@ -779,7 +779,7 @@ def download(name: str, root: Path) -> dict[str, np.ndarray]:
 # -------------------------------------------------------------------------------------- evaluation
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eval_view):
-    """h (N, d) and z (N, K), float32: the model's first outputs in eval mode."""
+    """h (N, d) and z (N, K): the model's first outputs in eval mode, computed in float32."""
     model.eval()
     all_h, all_z = [], []
     for part in progress(images.split(500), "features, 500 images at a time"):
@@ -857,7 +857,7 @@ def fit_probe(train: Tensor, y_train: Tensor, strengths=STRENGTHS):
 
     x = standardised(train)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    held = (order < max(1, len(x) // 10)).to(x.device)
+    held = (order < max(1, len(x) // 10)).to(x.device)  # a tenth at random, true or false of each
     fitted = x[~held]
     y_fitted = y_train[~held]
     unseen = train[held]
@@ -1303,6 +1303,12 @@ LEFT_BY_TOOLS = (
     "interpret.txt",
     "dimensions.csv",
     "look.html",
+    "top_images.png",
+    "active_images.png",
+    "dimensions.png",
+    "selection.png",
+    "collapse.png",
+    "spectra.png",
 )
 # What a finished run has, the first of which says that it is finished.
 FINISHED = "backbone.pt", "embeddings.npz", "text.npz", *LEFT_BY_TOOLS
@@ -1342,19 +1348,29 @@ def new_folder(path: str | Path, settings: dict, device: torch.device) -> Path:
     """An unused run folder with config.json: the settings, the commit, the machine."""
     path = Path(path)
     config = path / "config.json"
-    need(not config.exists(), f"--out {path} is taken by another run; name a new folder")
-    about = dict(
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        config.touch(exist_ok=False)  # of two runs that start together one is refused
+    except FileExistsError:
+        raise BadInput(f"--out {path} is taken by another run; name a new folder") from None
+    except OSError as error:
+        raise BadInput(f"--out {path} cannot be made ({error.strerror})") from error
+    try:
+        write_json(config, settings | made_by(device))
+    except BaseException:  # Ctrl-C is one
+        config.unlink()
+        raise
+    return path
+
+
+def made_by(device: torch.device) -> dict:
+    """What a record names beside the settings: commit, hardware, torch and date."""
+    return dict(
         commit=commit(),
         hardware=hardware(device),
         torch=torch.__version__,
         date=time.strftime("%Y-%m-%d"),
     )
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"--out {path} cannot be made ({error.strerror})") from error
-    write_json(config, settings | about)
-    return path
 
 
 def commit() -> str | None:
@@ -1410,7 +1426,6 @@ class Run:
     latest: "Run | None" = None  # the one that Ctrl-C saves
 
     def __init__(self, args: argparse.Namespace, data: Data):
-        Run.latest = self
         self.args = args
         self.device = torch.device(args.device)
         self.epochs = 0  # that are done
@@ -1439,6 +1454,7 @@ class Run:
         if args.image_size != max(height, width):
             views += " (--image-size)"
         print(f"{n} training images of {height} × {width} pixels, {views}", flush=True)
+        Run.latest = self
 
     def as_begun(self, precision: str) -> str:
         """The precision that a resumed run began with; BadInput where it had other processes."""
@@ -1472,28 +1488,32 @@ class Run:
         return Parallel(model, static_graph=True, **{share: False})
 
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-        """Load what --eval-only or --resume names, if it is there; → the epochs that are done."""
+        """Load what --eval-only or --resume names; → the epochs that are done.
+
+        A run that was killed in its first epoch has no checkpoint and begins anew.
+        """
         args = self.args
-        path = self.folder / "checkpoint.pt"
         if args.verbose:
             print_shapes(model, args)
         if args.eval_only:
-            done = self.load(Path(args.eval_only), model)
-            args.epochs = done  # so the program has no epoch left to train
-            return done
+            args.epochs = self.load(Path(args.eval_only), model)  # no epoch is left to train
+            return args.epochs
+        if not args.resume:
+            return 0
+
         done = 0
-        if args.resume and path.exists():
+        path = self.folder / "checkpoint.pt"
+        if path.exists():
             done = self.load(path, model, optimizer)
         if done > args.epochs:
             trained = f"the run in {self.folder} has trained {done} already"
             raise BadInput(f"--epochs {args.epochs}: {trained}")
-        if args.resume and rank() == 0:
+        if rank() == 0:
             self.truncate_log(done)  # first: it may refuse, and then all stays
             if done < args.epochs:
                 self.unfinish()
-            self.grow_epochs()
-        if args.resume:
-            print(f"goes on after epoch {done}")
+            self.renew_config()
+        print(f"goes on after epoch {done}")
         return done
 
     def load(self, path: Path, model: nn.Module, optimizer=None) -> int:
@@ -1532,16 +1552,24 @@ class Run:
         with replacing(path) as file:
             file.write(kept.encode())
 
-    def grow_epochs(self) -> None:
-        """Write --epochs into config.json and, where it has grown, what it was before.
+    def renew_config(self) -> None:
+        """Write into config.json what is another than at the run's start.
 
-        The epochs that are done had the learning rates of the shorter run.
+        epochs         --epochs, which may have grown
+        epochs_before  what it was: the epochs that are done had the learning rates of those
+        resumed        made_by, for each time that code, machine or torch were others
         """
         path = self.folder / "config.json"
         settings = json.loads(path.read_text())
         if self.args.epochs > settings["epochs"]:
-            settings.setdefault("epochs_before", []).append(settings["epochs"])
+            settings["epochs_before"] = [*settings.get("epochs_before", []), settings["epochs"]]
         settings["epochs"] = self.args.epochs
+
+        resumed = settings.get("resumed", [])
+        latest = resumed[-1] if resumed else settings
+        now = made_by(self.device)
+        if any(latest.get(key) != now[key] for key in ("commit", "hardware", "torch")):
+            settings["resumed"] = [*resumed, now]
         write_json(path, settings)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -1567,8 +1595,13 @@ class Run:
         done = epoch + 1
         finite = torch.stack([p.isfinite().all() for p in model.parameters()]).all()
         if not (finite and math.isfinite(means["loss"])):
-            text = "the loss is not finite; the last checkpoint stays"
-            print(f"epoch {done}: {text}", file=sys.stderr)
+            if self.unsaved:
+                self.save()
+            kept = f"checkpoint.pt is of epoch {self.epochs}"
+            if self.epochs == 0:
+                kept = "there is no checkpoint yet"
+            text = f"epoch {done}: the loss or a weight is not finite; {kept}"
+            print(text, file=sys.stderr)
             sys.exit(3)
         if rank() > 0:
             return
@@ -1588,8 +1621,7 @@ class Run:
         print("  ".join(shown), flush=True)
         if means.get("empty", 0) > 0.5:
             text = "of the images have no active dimension: the embedding collapses"
-            cure = "normalise the inputs to mean 0 and put BatchNorm into the backbone"
-            print(f"epoch {done}: {means['empty']:.0%} {text}; {cure}", file=sys.stderr)
+            print(f"epoch {done}: {means['empty']:.0%} {text}", file=sys.stderr)
 
         self.epochs = done
         self.unsaved = dict(

@@ -27,7 +27,7 @@ except ImportError as error:
 
 
 # What seeds of one recipe may differ in, and what look.py adds to the settings.
-MADE_BY = {"command", "commit", "date", "hardware", "torch"}
+MADE_BY = {"command", "commit", "date", "hardware", "resumed", "torch"}
 OF_ONE_RUN = common.Parser.OF_A_CALL | MADE_BY | {"seed", "data_root", "checkpoint_every"}
 OF_LOOK = {"lines", "words"}
 

@@ -550,25 +550,13 @@ def test_no_step_launches_more_than_recorded(trained):
 
 
 # ---- data in main memory, --resume, --eval-only
-every_method = pytest.mark.parametrize(
-    "trained",
-    [
-        "simclr",
-        "ncl",
-        "bayesncl --gate gumbel --similarity ipw",
-        "sparsehead --base byol",
-        "sparsehead --base swav",
-        "simsiam",
-        "nce --head mlp",
-        "mmncl",
-        "lpjepa",
-    ],
-    indirect=True,
-)
+def trained_by(*commands):
+    """The runs of `trained` that differ in what a test is of."""
+    return pytest.mark.parametrize("trained", commands, indirect=True)
 
 
 @pytest.mark.slow
-@every_method
+@trained_by("simclr", "mmncl")  # mmncl reads captions by the images' indices
 def test_data_in_main_memory_train_the_same(trained, flags, tmp_path):
     command, folder, _ = trained
     record = run_there(f"{command} {flags} --out", tmp_path / "run", free=0)
@@ -578,7 +566,7 @@ def test_data_in_main_memory_train_the_same(trained, flags, tmp_path):
 
 
 @pytest.mark.slow
-@every_method
+@trained_by("bayesncl --gate gumbel --similarity ipw", "sparsehead --base byol")  # have a state
 def test_a_run_goes_on_there(trained, tmp_path):
     command, folder, _ = trained
     copied = shutil.copytree(folder, tmp_path / "run")
@@ -589,7 +577,7 @@ def test_a_run_goes_on_there(trained, tmp_path):
 
 
 @pytest.mark.slow
-@every_method
+@trained_by("simclr")
 def test_a_run_is_evaluated_again_there(trained, tmp_path):
     command, folder, _ = trained
     again = tmp_path / "again"
