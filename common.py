@@ -1720,7 +1720,8 @@ def read_json(path: Path) -> dict:
 
 def read_run(folder: Path) -> argparse.Namespace:
     """A run's settings; BadInput for a folder without them."""
-    needed = {"method", "dataset", "data_root", "limit", "arch", "image_size", "min_scale", "crop"}
+    needed = {"method", "dataset", "data_root", "limit", "arch", "image_size"}
+    needed |= {"min_scale", "jitter", "gray", "blur", "crop"}  # of its views
     try:
         settings = json.loads((folder / "config.json").read_text())
         missing = needed - settings.keys()

@@ -87,6 +87,9 @@ def write_toy_run(root):
         arch="resnet8",
         image_size=16,
         min_scale=0.2,
+        jitter=0.4,
+        gray=0.2,
+        blur=0.0,
         crop="bilinear",
     )
     (folder / "config.json").write_text(json.dumps(settings))

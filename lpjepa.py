@@ -72,9 +72,10 @@ def expected_active(mu, noise="laplace"):
     """P(ReLU(μ + ε) > 0), the share of active entries that the loss aims at. ε has variance 1."""
     if noise == "gaussian":
         return 0.5 + 0.5 * math.erf(mu / 2**0.5)
-    beyond = 0.5 * math.exp(-abs(mu) * 2**0.5)  # P(ε > |μ|)
-    between = 0.5 - beyond  # P(0 < ε < |μ|)
-    return 0.5 + between if mu > 0 else 0.5 - between
+    tail = 0.5 * math.exp(-abs(mu) * 2**0.5)  # P(ε > |μ|)
+    if mu > 0:
+        return 1 - tail
+    return tail
 
 
 def rectified_samples(u, mu, noise="laplace"):

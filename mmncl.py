@@ -109,13 +109,9 @@ ACTIVATIONS = {  # σ₊
 }
 
 
-def projection_head(kind, d, hidden, K):
+def mlp(d, hidden, K):
     """h (N, d) → z (N, K)."""
-    if kind == "mlp":
-        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
-    if kind == "linear":
-        return nn.Linear(d, K)
-    return nn.Identity()  # then K is d
+    return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
 
 
 class MMNCL(nn.Module):
@@ -127,8 +123,8 @@ class MMNCL(nn.Module):
     def __init__(self, args):
         super().__init__()
         self.backbone, d = common.resnet(args.arch, args.image_size)
-        self.head = projection_head("mlp", d, args.head_hidden, args.head_out)
-        self.text_head = projection_head("mlp", args.text_width, args.head_hidden, args.head_out)
+        self.head = mlp(d, args.head_hidden, args.head_out)
+        self.text_head = mlp(args.text_width, args.head_hidden, args.head_out)
         self.text = nn.EmbeddingBag(BUCKETS, args.text_width, mode="mean", padding_idx=0)
         self.activation = ACTIVATIONS[args.activation]
 
@@ -161,7 +157,9 @@ def numbered(captions):
     rows = []
     for caption in captions:
         words = re.findall(r"[\w'-]+", caption.lower())
-        words = words[:64] or [""]  # of a caption without words: the empty one
+        words = words[:64]
+        if not words:
+            words = [""]  # of nothing there would be no mean
         numbers = [1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in words]
         rows.append(torch.tensor(numbers, dtype=torch.int64))
     return nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -179,23 +177,23 @@ def class_names(args, data):
         raise common.BadInput(f"--classes {args.classes}: {data.name} has no labels")
     names = {}
     if data.classes is not None and (args.classes or class_file.exists()):
-        names[""] = names_in(class_file, data.classes.tolist(), data.name)
+        names[""] = names_in(class_file, data.classes.tolist())
     if data.background_classes is not None and background_file.exists():
         numbers = data.background_classes.tolist()
-        names["background_"] = names_in(background_file, numbers, data.name)
+        names["background_"] = names_in(background_file, numbers)
     return names
 
 
-def names_in(file, numbers, dataset):
+def names_in(file, numbers):
     """The names of these classes, by their own numbers, in ascending order.
 
     The first line of a file names class 0, the next class 1, whether the data set has such a class
     or not. BadInput where there are fewer lines than that needs.
     """
     lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-    needed = numbers[-1] + 1
-    if len(lines) < needed:
-        raise common.BadInput(f"{file} names {len(lines)} classes; {dataset} has {needed}")
+    last = numbers[-1]
+    if len(lines) <= last:
+        raise common.BadInput(f"{file} names {len(lines)} classes; there is a class {last}")
     return [lines[number] for number in numbers]
 
 

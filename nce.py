@@ -184,7 +184,7 @@ def main(argv=None):
     if data.classes is not None:
         args.classes = len(data.classes)
     if args.classes < 2:
-        needed = "cross-entropy needs labels, of two or more"
+        needed = "cross-entropy needs labels of two classes or more"
         raise common.BadInput(f"{data.name} has {args.classes} classes: {needed}")
     labels = data.y_train.to(args.device)
     one_hot = torch.eye(args.classes, device=args.device)  # row c for class c

@@ -47,7 +47,6 @@ Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai
 13. Batches have 256 images (O: 131,072 inputs; B: 4,096), in float32 (O: fp16).
 """
 
-import json
 from pathlib import Path
 
 import torch
@@ -58,8 +57,8 @@ import common
 
 # ---------------------------------------------------------------------------------------- settings
 # Settings taken over from the run whose features are used. Only tools/ read those of its views.
-OF_THE_RUN = ["dataset", "limit", "arch", "image_size"]
-VIEWS = ["min_scale", "jitter", "gray", "blur", "crop"]
+OF_ITS_NETWORK = ["dataset", "limit", "arch", "image_size"]
+OF_ITS_VIEWS = ["min_scale", "jitter", "gray", "blur", "crop"]
 
 
 # ---------------------------------------------------------------------------------------- the loss
@@ -188,7 +187,7 @@ def representations(backbone, images, size, device):
     """h (M, d) of images (M, 3, H, W) uint8, which are not augmented."""
     backbone.eval()
     all_h = []
-    for part in images.split(500):
+    for part in common.progress(images.split(500), "features, 500 images at a time"):
         view = common.eval_view(part.to(device), size)
         all_h.append(backbone(view).float())
     return torch.cat(all_h)
@@ -240,24 +239,21 @@ def inherit(args):
     """Take data and network over from the run whose features are used; BadInput where none is."""
     if not args.run:
         raise common.BadInput("whose features? Give the folder of a finished run")
-    folder = Path(args.resume or args.run)  # a run that goes on has them too
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        for key in OF_THE_RUN + VIEWS:
-            setattr(args, key, config[key])
-        args.data_root = args.data_root or config["data_root"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise common.BadInput(f"{folder} is no run of an image method ({reason})") from error
+    run = common.read_run(Path(args.resume or args.run))  # a run that goes on has them too
+    for key in OF_ITS_NETWORK + OF_ITS_VIEWS:
+        setattr(args, key, getattr(run, key))
+    args.data_root = args.data_root or run.data_root
 
 
 def load_backbone(backbone, folder):
     """Load the weights that a finished run has left; BadInput where they do not fit."""
-    weights = common.load_checkpoint(folder / "backbone.pt")
+    path = folder / "backbone.pt"
+    common.need(path.exists(), f"{folder} has no backbone.pt: the run has not finished")
+    weights = common.load_checkpoint(path)
     try:
         backbone.load_state_dict(weights)
     except (RuntimeError, TypeError) as error:
-        text = f"{folder}/backbone.pt does not fit its config.json ({error})"
+        text = f"{path} does not fit its config.json ({error})"
         raise common.BadInput(text) from error
 
 

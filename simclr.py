@@ -49,7 +49,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": PAPER,
     "cifar100": PAPER,
     "imagenet100": IMAGENET100,
-    "imagenet": IMAGENET100 | dict(arch="resnet50"),  # no paper has this row
+    "imagenet": IMAGENET100 | dict(arch="resnet50"),  # ours: ImageNet-100's with ResNet-50
     "shapes": SHAPES,
     "default": DEFAULT,
 }

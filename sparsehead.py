@@ -351,6 +351,15 @@ def batch_norm_head(kind, d, hidden, K):
     return nn.Identity()  # then K is d
 
 
+def check_whitening(args, K):
+    """BadInput unless W-MSE can whiten z (N, K) in parts of a batch."""
+    part = f"--whiten-size {args.whiten_size}"
+    if args.whiten_size <= K:
+        raise common.BadInput(f"{part} must be above K = {K} (--head-out) to whiten z")
+    if args.batch_size % args.whiten_size:
+        raise common.BadInput(f"--batch-size {args.batch_size} is no multiple of {part}")
+
+
 class SparseHead(nn.Module):
     """Images (N, 3, S, S) → h (N, d), z (N, K).
 
@@ -362,11 +371,8 @@ class SparseHead(nn.Module):
         self.args = args
         self.backbone, d = common.resnet(args.arch, args.image_size)
         K = d if args.head == "none" else args.head_out
-        if args.base == "wmse" and (args.whiten_size <= K or args.batch_size % args.whiten_size):
-            raise common.BadInput(
-                f"--whiten-size {args.whiten_size} must be above K = {K} of z, or there is "
-                f"no covariance to invert, and to divide --batch-size {args.batch_size}"
-            )
+        if args.base == "wmse":
+            check_whitening(args, K)
         self.head = batch_norm_head(args.head, d, args.head_hidden, K)
         self.target = None
         if args.base == "swav":
@@ -465,7 +471,7 @@ def unused_columns(weight):
 
 
 def measure(h, z, W):
-    """Print and return what SparseHead adds to the numbers of a run.
+    """What SparseHead adds to the numbers of a run; None where it is not defined.
 
     h: (N, d); z: (N, K); W: the weight (K, n) of the head's last linear layer, or None.
     """
@@ -478,12 +484,16 @@ def measure(h, z, W):
     if W is not None:
         metrics["unused_columns"] = unused_columns(W)
         metrics["l21"] = l21_norm(W).item()
+    return metrics
+
+
+def in_a_line(numbers):
+    """Numbers by name as a text, with a dash where one is not defined."""
     shown = []
-    for name, value in metrics.items():
+    for name, value in numbers.items():
         text = "–" if value is None else f"{value:.4g}"
         shown.append(f"{name} {text}")
-    print(", ".join(shown))
-    return metrics
+    return ", ".join(shown)
 
 
 # ------------------------------------------------------------------------------------- the program
@@ -631,7 +641,9 @@ def main(argv=None):
 
     if common.rank() == 0:
         metrics, h, z = common.evaluate(run, data, model)
-        run.finish(metrics | measure(h, z, W), model.backbone)
+        found = measure(h, z, W)
+        run.finish(metrics | found, model.backbone)
+        print(in_a_line(found))
 
 
 if __name__ == "__main__":

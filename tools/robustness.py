@@ -222,13 +222,13 @@ def measured(path: Path) -> list[tuple[str, str, dict]]:
 def read_records(paths: list[Path]) -> dict[str, dict[str, dict]]:
     """What was measured, data set → name of a row → numbers, their means over the seeds.
 
-    Raises BadInput where nothing was, and where a run is given twice.
+    Raises BadInput where nothing was, and where two runs have one name.
     """
     of_seeds = {}
     seen = set()
     for path in paths:
         for dataset, name, numbers in measured(path):
-            common.need((dataset, name) not in seen, f"{path}: {name} is given twice")
+            common.need((dataset, name) not in seen, f"{path}: two runs are called {name}")
             seen.add((dataset, name))
             row = re.sub(r"-seed\d+$", "", name)
             if dataset not in of_seeds:

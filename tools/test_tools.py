@@ -1053,7 +1053,7 @@ def measured(tmp_path):
 def write_config(folder, dataset):
     """A folder with the settings of a run."""
     folder.mkdir()
-    needed = "method data_root limit arch image_size min_scale crop".split()
+    needed = "method data_root limit arch image_size min_scale jitter gray blur crop".split()
     (folder / "config.json").write_text(json.dumps(dict.fromkeys(needed) | {"dataset": dataset}))
     return folder
 
@@ -1078,7 +1078,7 @@ def test_runs_on_record_are_read_as_folders_are(measured, tmp_path):
 
 
 def test_a_run_is_drawn_once(measured):
-    with pytest.raises(common.BadInput, match="a-seed1 is given twice"):
+    with pytest.raises(common.BadInput, match="two runs are called a-seed1"):
         robustness.read_records(measured + measured[:1])
 
 
