@@ -398,7 +398,7 @@ def adam(params, lr: float, weight_decay: float) -> torch.optim.Optimizer:
 OPTIMIZERS = {"lars": LARS, "sgd": sgd, "adam": adam}
 
 
-def lr_at(step: int, steps: int, warmup: float = 0) -> float:
+def lr_share(step: int, steps: int, warmup: float = 0) -> float:
     """The share of the peak learning rate at a step, which counts from 0.
 
     Linear over `warmup` steps, at most half of all, then a half cosine to 0.
@@ -1020,11 +1020,26 @@ def of_dimensions(z: np.ndarray, labels: dict, h: np.ndarray) -> dict:
 
 
 # ------------------------------------------------------------------------------------ command line
-def within(low, high=math.inf, kind=float, closed=False):
+def whole_number(least, most=math.inf):
+    """An argparse type: a whole number from `least` to `most`, both included."""
+
+    def parse(text):
+        value = int(text)
+        if not least <= value <= most:
+            upper = "on" if most == math.inf else f"to {most}"
+            wanted = f"it must be a whole number from {least} {upper}"
+            raise argparse.ArgumentTypeError(f"{text}; {wanted}")
+        return value
+
+    parse.__name__ = "int"  # for "invalid int value"
+    return parse
+
+
+def within(low, high=math.inf, closed=False):
     """An argparse type: a finite number between low and high, which are included where `closed`."""
 
     def parse(text):
-        value = kind(text)
+        value = float(text)
         inside = low < value < high
         if closed:
             inside = low <= value <= high and abs(value) < math.inf
@@ -1034,7 +1049,7 @@ def within(low, high=math.inf, kind=float, closed=False):
             raise argparse.ArgumentTypeError(f"{text}; {wanted}")
         return value
 
-    parse.__name__ = kind.__name__  # for "invalid int value"
+    parse.__name__ = "float"  # for "invalid float value"
     return parse
 
 
@@ -1086,18 +1101,18 @@ class Parser(argparse.ArgumentParser):
         self.presets = presets
         self.epilog = f"{LEGEND}\n{interpret.LEGEND}"
         add = self.add_argument
-        whole = within(0, kind=int)
+        whole = whole_number(1)
         not_negative = within(0, closed=True)
         share = within(0, 1, closed=True)
         archs = ["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"]
         add("--dataset", default="shapes", help="shapes, cifar10, cifar100, stl10, svhn, your own")
         add("--preset", choices=presets, help="settings of this data set; default: of any other")
         add("--data-root", default="data", help="folder of the data sets (default: data)")
-        add("--limit", type=within(1, kind=int), help="train on so many images, all classes alike")
+        add("--limit", type=whole_number(2), help="train on so many images, all classes alike")
         add("--arch", choices=archs, help="backbone")
-        add("--image-size", type=within(7, kind=int), help="side of the views in pixels")
+        add("--image-size", type=whole_number(8), help="side of the views in pixels")
         add("--epochs", type=whole, help="passes over the training images")
-        add("--batch-size", type=within(1, kind=int), help="images a step, of all processes")
+        add("--batch-size", type=whole_number(2), help="images a step, of all processes")
         add("--optimizer", choices=OPTIMIZERS, help="sgd with momentum 0.9")
         add("--lr", type=within(0), help="peak learning rate, not scaled by the batch size")
         add("--weight-decay", type=not_negative, help="under LARS not of biases and norms")
@@ -1107,7 +1122,9 @@ class Parser(argparse.ArgumentParser):
         add("--gray", type=share, help="probability of a grey view")
         add("--blur", type=share, help="probability of Gaussian blur, σ from 0.1 to 2 pixels")
         add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops")
-        add("--seed", type=within(-1, 2**32, int), default=1, help="of weights, views and order")
+        add(
+            "--seed", type=whole_number(0, 2**32 - 1), default=1, help="of weights, views and order"
+        )
         add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network")
         add(
             "--compile",

@@ -139,7 +139,7 @@ def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    whole = common.within(0, kind=int)
+    whole = common.whole_number(1)
     add = flags.add_argument
     add("--loss", choices=["nce", "ce"], default="nce", help="ce: the features as they are")
     add(
@@ -209,7 +209,7 @@ def main(argv=None):
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, index) in enumerate(batches, start=epoch * steps):
-            common.set_lr(optimizer, common.lr_at(step, total, warmup))
+            common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
             x = one_view(images, **views)  # (N, 3, S, S)
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):

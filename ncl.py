@@ -159,7 +159,7 @@ def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    whole = common.within(0, kind=int)
+    whole = common.whole_number(1)
     add = flags.add_argument
     add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
     add("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: it has no τ")
@@ -214,7 +214,7 @@ def main(argv=None):
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, _) in enumerate(batches, start=epoch * steps):
-            common.set_lr(optimizer, common.lr_at(step, total, warmup))
+            common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
             v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):

@@ -207,10 +207,10 @@ def reconstruction(sae, h, z):
 def parser():
     """The command line: the flags every program has, then this method's."""
     flags = common.Parser(__file__, __doc__)
-    whole = common.within(0, kind=int)
+    whole = common.whole_number(1)
     rate = common.within(0)
     not_negative = common.within(0, closed=True)
-    seed = common.within(-1, 2**32, int)
+    seed = common.whole_number(0, 2**32 - 1)
     add = flags.add_argument
     add("run", nargs="?", help="folder of a finished run, whose backbone.pt is read")
     add("--data-root", help="folder of the data sets (default: the run's)")
@@ -290,7 +290,7 @@ def main(argv=None):
         order = torch.randperm(len(x))[: steps * args.batch_size]
         batches = order.view(steps, args.batch_size).to(x.device)
         for step, index in enumerate(batches, start=epoch * steps):
-            common.set_lr(optimizer, common.lr_at(step, total))
+            common.set_lr(optimizer, common.lr_share(step, total))
 
             dead = sae.idle >= len(x)  # (K,)
             loss, unexplained, z = sae_loss(sae, x[index], dead, args.aux_weight)

@@ -135,7 +135,7 @@ def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(PRESETS)
-    whole = common.within(0, kind=int)
+    whole = common.whole_number(1)
     yes_or_no = argparse.BooleanOptionalAction
     add = flags.add_argument
     add("--head-out", type=whole, help="width and outputs K of the projector (paper: 2048)")
@@ -196,7 +196,7 @@ def main(argv=None):
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, _) in enumerate(batches, start=epoch * steps):
-            common.set_lr(optimizer, common.lr_at(step, total, warmup))
+            common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
             v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):

@@ -926,8 +926,8 @@ def parser() -> common.Parser:
     positive = common.within(0)
     not_negative = common.within(0, closed=True)
     share = common.within(1e-3, 1, closed=True)
-    whole = common.within(0, kind=int)
-    several = common.within(1, kind=int)
+    whole = common.whole_number(1)
+    several = common.whole_number(2)
     yes_no = ["yes", "no"]
 
     text = "loss: Eq. (9), SimSiam's, or Eq. (4) with two networks"

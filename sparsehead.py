@@ -501,7 +501,7 @@ def parser(base="simclr"):
     """The command line: common flags, then this method's. Defaults per data set: presets()."""
     flags = common.Parser(__file__, __doc__)
     flags.image_flags(presets(base))
-    whole = common.within(0, kind=int)
+    whole = common.whole_number(1)
     not_negative = common.within(0, closed=True)
     share = common.within(0, 1, closed=True)
     heads = ["mlp", "linear", "none"]
@@ -594,10 +594,10 @@ def main(argv=None):
         p2 = model.predictor(z2)
         return z1, z2, p1, p2, t1, t2
 
-    def lr_at(step):
+    def lr_share(step):
         if args.schedule == "step":
             return step_decay(step, total, warmup, args.epochs)
-        return common.lr_at(step, total, warmup)
+        return common.lr_share(step, total, warmup)
 
     # With --compile as torch.compile makes them; else as they are.
     two_views = run.compile(common.two_views)
@@ -611,7 +611,7 @@ def main(argv=None):
         log = []
         batches = data.batches(args.batch_size, args.seed, epoch, args.device)
         for step, (images, _) in enumerate(batches, start=epoch * steps):
-            common.set_lr(optimizer, lr_at(step))
+            common.set_lr(optimizer, lr_share(step))
 
             v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
             with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):

@@ -1076,15 +1076,15 @@ def test_the_rate_rises_and_falls_by_cosine():
     for step in range(101):
         cosine = 0.5 + 0.5 * math.cos(math.pi * max(0, step - 10) / 90)
         expected = min((step + 1) / 11, cosine)
-        assert common.lr_at(step, 100, 10) == pytest.approx(expected)
+        assert common.lr_share(step, 100, 10) == pytest.approx(expected)
 
 
 def test_without_warmup_the_rate_starts_at_its_peak():
-    assert common.lr_at(0, 100) == 1
+    assert common.lr_share(0, 100) == 1
 
 
 def test_a_short_run_warms_up_half_its_time():
-    rates = [common.lr_at(step, 30, 100) for step in range(30)]
+    rates = [common.lr_share(step, 30, 100) for step in range(30)]
     assert max(rates) == rates[15] == 1
     assert rates.count(1) == 1
 
@@ -2221,7 +2221,7 @@ def test_simsiams_step_is_its_equation(first_epoch, first_batch, flags):
 def test_simsiams_predictor_keeps_its_learning_rate(first_epoch):
     _, optimizer, _ = first_epoch("simsiam.py --lr 0.1")
     others, predictor = optimizer.param_groups
-    assert others["lr"] == pytest.approx(0.1 * common.lr_at(3, 12))
+    assert others["lr"] == pytest.approx(0.1 * common.lr_share(3, 12))
     assert predictor["lr"] == 0.1
     assert len(predictor["params"]) == 5  # two weights, a bias and a norm's two
 
@@ -2274,7 +2274,7 @@ def test_the_first_epoch_changes_every_weight(first_epoch, first_batch, name):
 def test_every_methods_rate_follows_the_cosine(runs, name):
     *epochs, _ = records(runs / name)
     settings = json.loads((runs / name / "config.json").read_text())
-    shares = [common.lr_at(step, 12, 4 * settings["warmup"]) for step in (3, 7, 11)]
+    shares = [common.lr_share(step, 12, 4 * settings["warmup"]) for step in (3, 7, 11)]
     rates = [line["lr"] / epochs[0]["lr"] for line in epochs]
     assert rates == pytest.approx([share / shares[0] for share in shares])
 
@@ -3392,7 +3392,7 @@ def of_optimizer(kind):
     weight = LOGITS.clone().requires_grad_()
     optimizer = common.OPTIMIZERS[kind]([weight], lr=0.1, weight_decay=0.01)
     for step in range(3):
-        common.set_lr(optimizer, common.lr_at(step, 4, warmup=1))
+        common.set_lr(optimizer, common.lr_share(step, 4, warmup=1))
         optimizer.zero_grad()
         (weight + 1).square().sum().backward()
         optimizer.step()
@@ -5705,7 +5705,7 @@ def test_no_unit_is_dead_in_the_first_pass(with_dead_units):
 def test_the_learning_rate_falls_along_a_cosine(runs, tmp_path):
     run_program(f"sae.py {SAE_FLAGS} --lr 0.01", runs / "simclr", "--out", tmp_path / "run")
     *epochs, _ = records(tmp_path / "run")
-    last_steps = [0.01 * common.lr_at(step, 16) for step in (3, 7, 11, 15)]
+    last_steps = [0.01 * common.lr_share(step, 16) for step in (3, 7, 11, 15)]
     assert [line["lr"] for line in epochs] == pytest.approx(last_steps)
 
 

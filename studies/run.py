@@ -378,7 +378,7 @@ def parser() -> argparse.ArgumentParser:
     seeds = f"these only, 0 to {MOST_SEEDS}, whatever runs.txt says"
     allowed = range(MOST_SEEDS + 1)
     add("--seeds", nargs="+", type=int, choices=allowed, metavar="seed", help=seeds)
-    jobs = common.within(0, kind=int)
+    jobs = common.whole_number(1)
     add("--jobs", type=jobs, help="runs at a time (default: one a core on a CPU, one on a GPU)")
     minutes = "end after so many, with a checkpoint per epoch"
     add("--minutes", type=common.within(0), default=math.inf, help=minutes)

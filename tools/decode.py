@@ -368,9 +368,9 @@ def main(argv=None):
         "side in pixels: 256 for ImageNet and ImageNet-100 (views of 224), 64 for Tiny-ImageNet"
     )
     of_share = "share of each class that becomes the test set, of a folder without one"
-    whole = common.within(-1, 2**32, int)
+    whole = common.whole_number(0, 2**32 - 1)
     add("folder", type=Path, help=of_folder)
-    add("--size", type=common.within(0, kind=int), required=True, help=of_size)
+    add("--size", type=common.whole_number(1), required=True, help=of_size)
     add("--skip-unreadable", action="store_true", help="leave out files that cannot be decoded")
     add("--test-share", type=common.within(0, 1), help=of_share)
     add("--seed", type=whole, default=0, help="of that choice (default: 0)")

@@ -102,7 +102,7 @@ def finetune(
         if step % steps == 0:
             order = chosen[torch.randperm(len(chosen))]
             batches = order.split(batch)
-        common.set_lr(optimizer, common.lr_at(step, epochs * steps))
+        common.set_lr(optimizer, common.lr_share(step, epochs * steps))
 
         index = batches[step % steps]
         x = data.x_train[index]
@@ -176,10 +176,10 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    positive = common.within(0, kind=int)
+    positive = common.whole_number(1)
     rate = common.within(0)
     decay = common.within(0, closed=True)
-    seed = common.within(-1, 2**32, int)
+    seed = common.whole_number(0, 2**32 - 1)
     shares = [0.01, 0.1, 1.0]
     rates = [0.01, 0.05, 0.2]
     of_lr = "peak learning rate of the backbone, one or one for each share"

@@ -1413,7 +1413,7 @@ def test_an_unfinished_run_is_not_copied(tmp_path):
         "words.py .": "not the folder of a run",
         "words.py {ncl}": "no text.npz of a run",
         "words.py {mmncl} --classes {ncl}/metrics.jsonl": "4 classes; there is a class 9",
-        "decode.py . --size 0": "it must be > 0",
+        "decode.py . --size 0": "it must be a whole number from 1 on",
         "decode.py . --size 8 --test-share 1": "it must be",
         "decode.py nowhere --size 8": "nowhere is not a folder",
     }.items(),

@@ -80,9 +80,9 @@ def parser():
     add = flags.add_argument
     add("--dataset", default="shapes", help="as of simclr.py (default: shapes)")
     add("--data-root", default="data", help="folder of the data sets (default: data)")
-    add("--limit", type=common.within(255, kind=int), help="train on N images only")
+    add("--limit", type=common.whole_number(256), help="train on N images only")
     add("--arch", default="resnet8", choices=archs, help="backbone")
-    add("--epochs", type=common.within(0, kind=int), default=10, help="default: 10")
+    add("--epochs", type=common.whole_number(1), default=10, help="default: 10")
     add("--seed", type=int, default=1, help="of weights, views and the order of the images")
     add("--workers", type=int, default=threads, help="processes that make views")
     add("--device", default=device, help="cuda or cpu")
