@@ -239,7 +239,11 @@ def values_of(key: str, label: str, linked: list[dict]) -> list[float]:
             subtracted = [number(linked[1][seed], key) for seed in first]
             values = [value - less for value, less in zip(values, subtracted)]
     except KeyError as error:
-        text = f"a table shows {label}, but of some of these records there is no {error}"
+        (missing,) = error.args
+        lacks = f"no number {missing}"
+        if isinstance(missing, int):
+            lacks = f"no seed {missing}"
+        text = f"a table shows {label}, but among these records there is {lacks}"
         raise common.BadInput(text) from error
     return values
 
@@ -372,14 +376,24 @@ def cells_of(line: str) -> list[str]:
 
 
 def row_of(line: str, head: list[str], folder: Path) -> str:
-    """A row of a table with the cells that records fill made anew; the line where it has none."""
+    """A row of a table with the cells that records fill made anew; the line where it has none.
+
+    n, the number of seeds, is filled too: in a column of that name, and in a label's "n = 3".
+    """
     old = cells_of(line)
     label = old[0]
     seeds = dict(zip(head, old)).get("seeds", "")
     row = [label]
+    n = None
+    if LINK.search(label) and any(heading in COLUMNS for heading in head):
+        file, name = LINK.search(label).groups()
+        n = len(seeds_of(folder / file, name, seeds))
+        row = [re.sub(r"\bn = \d+", f"n = {n}", label)]
     for heading, cell in zip(head[1:], old[1:]):
         of_landscape = LINK.search(heading)
-        if heading in COLUMNS and LINK.search(label):
+        if heading == "n" and n:
+            row.append(str(n))
+        elif heading in COLUMNS and LINK.search(label):
             found = image_cell(folder, label, COLUMNS[heading], seeds)
             row.append(found or re.sub(r".*\d.*", "–", cell))
         elif of_landscape:

@@ -8,9 +8,11 @@ run is given to:
 
 Its seeds are 1-5, or 1,2,3, or - where the program has seeds of its own. RUN stands for the run's
 folder, {seed} for its seed. To the first command this program adds --seed, --out runs/<run>-seed1
-(--resume, where it was interrupted), --device and --data-root; nothing else is made up. What is on
-record is skipped and what was interrupted goes on; a folder of that name but of other flags ends
-in a line. To make a run anew, delete its line in records.jsonl and its folder in runs/ first.
+(--resume, where it was interrupted), --device and --flags, to each command --data-root; a program
+with seeds of its own gets --out or --resume alone. What is on record is skipped and what was
+interrupted goes on; a folder of that name but of other flags ends in a line, and so does a run
+that reads another one's folder, which is not there. To make a run anew, delete its line in
+records.jsonl and its folder in runs/ first.
 
     python studies/run.py ncl                        SimCLR, NCL, NCL + TopK
     python studies/run.py ncl bayesncl --rows "cifar10-cpu-*" shapes-ncl --seeds 1 2
@@ -19,9 +21,9 @@ in a line. To make a run anew, delete its line in records.jsonl and its folder i
     python studies/run.py gpu                        the papers' recipes for 200 epochs, for a GPU
     python studies/report.py                         then put the numbers into the pages
 
-On a CPU as many runs at a time as it has cores, each on one thread, which does more than one run on
-all. Ctrl-C, SIGTERM and --minutes end this program and its runs, which lose what follows their last
-checkpoint (--minutes: an epoch).
+On a CPU there are as many runs at a time as cores, each on one thread: that makes more runs an hour
+than one run on all cores. Ctrl-C, SIGTERM and --minutes end this program and its runs, which lose
+what follows their last checkpoint (--minutes: an epoch).
 """
 
 import argparse
@@ -43,7 +45,6 @@ from records import ROOT, common  # of the folder above
 
 RUNS = ROOT / "runs"
 TELL_EVERY = 10  # seconds, how far it is
-MOST_SEEDS = 99  # seeds are 0, ..., 99
 OF_A_CALL = common.Parser.OF_A_CALL | {"data_root", "checkpoint_every"}  # not of a run's recipe
 
 
@@ -102,13 +103,14 @@ def asked_for(name: str, patterns: list[str] | None) -> bool:
     return False
 
 
-def takes_of_others(name: str, lines: list[list[str]]) -> bool:
-    """Whether the commands of a run read what other runs leave: features, weights."""
+def others_read(name: str, lines: list[list[str]]) -> set[str]:
+    """The other runs of which the commands of a run read what they leave: features, weights."""
+    found = set()
     for line in lines:
         for word in line:
-            if word.startswith("runs/") and word.split("/")[1] != name:
-                return True
-    return False
+            if word.startswith("runs/"):
+                found.add(word.split("/")[1])
+    return found - {name}
 
 
 def commands(
@@ -120,15 +122,20 @@ def commands(
 
     patterns, seeds: these only; extra: further flags of the runs that have a seed
     """
-    rows = rows_of(question)
+    wanted = {}  # row: seeds
+    for row, (own_seeds, _) in rows_of(question).items():
+        if not asked_for(row, patterns):
+            continue
+        wanted[row] = own_seeds
+        if seeds and own_seeds != [None]:
+            wanted[row] = seeds
+    numbered = {seed for of_row in wanted.values() for seed in of_row if seed is not None}
+
     runs = {}
     later = {}
-    for seed in [None, *range(MOST_SEEDS + 1)]:
-        for row, (own_seeds, lines) in rows.items():
-            wanted = own_seeds
-            if seeds and own_seeds != [None]:
-                wanted = seeds
-            if seed not in wanted or not asked_for(row, patterns):
+    for seed in [None, *sorted(numbered)]:
+        for row, (_, lines) in rows_of(question).items():
+            if seed not in wanted.get(row, []):
                 continue
             name = row
             if seed is not None:
@@ -139,7 +146,7 @@ def commands(
                 filled.append(shlex.split(text))
             if seed is not None:
                 filled[0] += shlex.split(extra) + ["--seed", str(seed)]
-            if takes_of_others(name, filled):
+            if others_read(name, filled):
                 later[name] = filled
             else:
                 runs[name] = filled
@@ -173,9 +180,7 @@ def flags_of(command: str) -> dict:
 def need_same(name: str, command: list[str]) -> None:
     """BadInput where a folder runs/<name> was begun by another command than runs.txt has."""
     config = RUNS / name / "config.json"
-    _, seed = records.split(name)
-    # Evaluations begin anew, and a program with seeds of its own compares by itself.
-    if seed is None or "--eval-only" in command or not config.exists():
+    if "--eval-only" in command or not config.exists():  # evaluations begin anew
         return
     begun = common.read_json(config).get("command")
     if begun is None:  # it was not noted
@@ -188,6 +193,14 @@ def need_same(name: str, command: list[str]) -> None:
         if flag not in OF_A_CALL:
             differs = f"{name} was begun with {flag} {before[flag]}, runs.txt has {value}"
             common.need(before[flag] == value, f"{differs}: {remedy}")
+
+
+def need_others(name: str, lines: list[list[str]], waiting: list[str]) -> None:
+    """BadInput where a run reads another's folder, which is neither there nor to be made first."""
+    for other in sorted(others_read(name, lines)):
+        text = f"{name} reads runs/{other}, which is not here"
+        remedy = "make it too; where it is on record, delete its line in records.jsonl first"
+        common.need(other in waiting or (RUNS / other).exists(), f"{text}: {remedy}")
 
 
 def begin(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
@@ -305,10 +318,12 @@ def record_all(
     runs: name → command lines; jobs: how many at a time; end: of all, by time.monotonic()
     """
     waiting = unrecorded(question, list(runs))
+    print(f"{question}: {len(runs) - len(waiting)} of {len(runs)} runs are on record", flush=True)
     for name in waiting:
         need_same(name, runs[name][0])
+        need_others(name, runs[name], waiting)
     total = len(waiting)
-    later = {name for name, lines in runs.items() if takes_of_others(name, lines)}
+    later = {name for name, lines in runs.items() if others_read(name, lines)}
     left = {name: list(lines) for name, lines in runs.items()}  # command lines to come
     read = checkpoints_read(question)
     running = {}  # name: its program
@@ -375,9 +390,8 @@ def parser() -> argparse.ArgumentParser:
     add("questions", nargs="+", choices=known, metavar="question", help=", ".join(known))
     rows = "these runs only, by name or pattern (default: every line of runs.txt)"
     add("--rows", nargs="+", metavar="run", help=rows)
-    seeds = f"these only, 0 to {MOST_SEEDS}, whatever runs.txt says"
-    allowed = range(MOST_SEEDS + 1)
-    add("--seeds", nargs="+", type=int, choices=allowed, metavar="seed", help=seeds)
+    seeds = "these only, whatever runs.txt says"
+    add("--seeds", nargs="+", type=common.whole_number(0), metavar="seed", help=seeds)
     jobs = common.whole_number(1)
     add("--jobs", type=jobs, help="runs at a time (default: one a core on a CPU, one on a GPU)")
     minutes = "end after so many, with a checkpoint per epoch"
@@ -408,7 +422,7 @@ def main(argv=None):
     for question in args.questions:
         of_questions[question] = commands(question, args.rows, args.seeds, extra)
     if not any(of_questions.values()):
-        raise common.BadInput("--rows: no runs.txt of these questions has such a run")
+        raise common.BadInput("no runs.txt of these questions has such runs")
 
     well = True
     for question, runs in of_questions.items():

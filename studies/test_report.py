@@ -145,13 +145,13 @@ def test_a_record_that_is_not_there_is_refused(studies, link, wanted, told):
 def test_a_number_that_some_records_lack_is_refused(studies):
     put(record_of("a", 2))
     error = refused_cell(studies, "a", "{lp1:.1f}")
-    assert "of some of these records there is no 'lp1'" in error
+    assert "among these records there is no number lp1" in error
 
 
 def test_a_difference_of_other_seeds_is_refused(studies):
     put(record_of("c", 1, lp1=1.0))
     error = refused_cell(studies, "a − c", "{lp1:.1f}")
-    assert "of some of these records there is no 2" in error
+    assert "among these records there is no seed 2" in error
 
 
 # ----------------------------------------------------------------------------- a landscape's cell

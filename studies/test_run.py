@@ -110,8 +110,10 @@ def test_an_autoencoder_reads_the_run_of_its_seed(rows):
 
 
 def test_every_seed_of_runs_txt_is_made(write):
-    write("a 1-20 python ncl.py\n")
-    assert len(run.commands("q", None, None, "")) == 20
+    write("a 1-20 python ncl.py\nb 2024 python ncl.py\n")
+    names = list(run.commands("q", None, None, ""))
+    assert len(names) == 21
+    assert names[-1] == "b-seed2024"
 
 
 def test_seeds_are_outermost_readers_of_runs_last(rows):
@@ -136,7 +138,7 @@ def test_rows_and_seeds_are_the_wanted_ones(rows, patterns, seeds, expected):
 
 
 def test_rows_that_no_file_has_are_refused(rows):
-    assert "no runs.txt of these questions has such a run" in refusal("run.py q --rows c")
+    assert "no runs.txt of these questions has such runs" in refusal("run.py q --rows c")
 
 
 # ------------------------------------------------------------------------- the runs.txt as they are
@@ -164,7 +166,7 @@ def test_commands_of_a_question_parse(monkeypatch, question):
 
 RUN_BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
 NAMED_OTHERWISE = {"runs/shapes-sparsity-simclr-": "runs/shapes-simclr-"}  # the same runs
-ADDED = "seed", "out", "device", "data_root", "resume", "compile", "command", "preset_used"
+ADDED = run.OF_A_CALL | {"seed"}
 
 
 @pytest.mark.parametrize("question", run.questions())
@@ -265,6 +267,22 @@ def test_a_folder_of_other_flags_is_refused(studies, begun, reason):
     (run.RUNS / "a-seed1" / "config.json").write_text(json.dumps(dict(command=begun)))
     with pytest.raises(common.BadInput, match=reason):
         run.record_all("q", {"a-seed1": [["ncl.py", "--seed", "1"]]}, 1, "cpu", "data", math.inf)
+
+
+def test_a_finished_program_of_other_flags_is_refused(studies):
+    leave_run(run.RUNS / "own")
+    begun = dict(command="sparse_coding.py --experiment masks --seeds 2")
+    (run.RUNS / "own" / "config.json").write_text(json.dumps(begun))
+    (run.RUNS / "own" / "results.json").write_text("[]")
+    command = "sparse_coding.py --experiment masks --seeds 20".split()
+    with pytest.raises(common.BadInput, match="begun with seeds 2, runs.txt has 20"):
+        run.record_all("q", {"own": [command]}, 1, "cpu", "data", math.inf)
+
+
+def test_a_run_whose_source_is_gone_is_refused(studies):
+    lines = [["sae.py", "runs/a-seed1"]]
+    with pytest.raises(common.BadInput, match="later-seed1 reads runs/a-seed1, which is not here"):
+        run.record_all("q", {"later-seed1": lines}, 1, "cpu", "data", math.inf)
 
 
 def test_a_folder_of_the_same_flags_is_taken(studies):

@@ -5,8 +5,8 @@
 selection.json, in the run's folder, has for m = K/8, K/4, K/2 of the K dimensions ([NCL], feature
 selection)
     p_at_10_top_<m>      P@10 of the test images, %, with the m of largest mean activation
-    lp1_top_<m>          linear probe on these, %
-    ..._random_<m>       the same with m random dimensions
+    lp1_top_<m>          linear probe on these, %, with the penalty that is best for all K
+    ..._random_<m>       the same with m random dimensions, one draw, which is equal for equal K
 and how disentangled the dimensions are (SEPIN: Do and Tran 2020)
     sepin_1, _10, _100   what a dimension alone tells of the image, in nats: mean of the 1, 10, 100
                          best; null where there are fewer

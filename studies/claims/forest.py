@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import report  # noqa: E402
 from records import ROOT, STUDIES, common  # noqa: E402
 
-# Where → the runs of A and of B, each <question>#<run>, or the run in whose numbers both are. On
-# CIFAR BayesNCL, and the NCL that it is compared with, have the papers' recipe. "again": the same
-# commands and seeds, a second time.
+# A row's label → two runs, A and B, each <question>#<run>; or one run, whose record has the numbers
+# of both. On CIFAR BayesNCL, and the NCL that it is compared with, have the papers' recipe. "again":
+# the same commands and seeds, a second time.
 LEARNT_AND_RANDOM = {
     "built-in objects": ["dictionaries#claims-shapes-ncl"],
     "CIFAR-10": ["dictionaries#claims-cifar10-ncl"],
@@ -170,7 +170,7 @@ def main(argv=None):
         raise common.BadInput(
             f"a picture needs matplotlib: pip install matplotlib ({error})"
         ) from error
-    rows = len(PANELS) // 2
+    rows = (len(PANELS) + 1) // 2
     figure, panels = plt.subplots(rows, 2, figsize=(11, 2.4 * rows), layout="constrained")
     for panel, row in zip(panels.flat, PANELS):
         draw_panel(panel, *row)

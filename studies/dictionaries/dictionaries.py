@@ -22,11 +22,12 @@ dictionaries.json, in the run's folder, and "dictionaries" in its record have of
     dictionary_<name>_entries, _live_dims                   active per image; active on any image
     dictionary_<name>_cons, _adjusted, _f1, _best_f1        of the classes, in % (interpret.py)
     dictionary_<name>_top_<s>_entries, _adjusted, _best_f1  with the s strongest entries per image
-    dictionary_<name>_on_<p>_...                            with the p % of the images where each
-                                                            dimension is strongest: all the above
+    dictionary_<name>_on_<p>_...                            the first two lines, of the p % of the
+                                                            images where a dimension is strongest
     dictionary_<name>_on_<p>_full_dims, _full_adjusted      of dimensions with so many images alone
-s: powers of two below what is active per image, and "all". The strongest entries of a dense run are
-those of largest |z|, and +k and -k are two. Backgrounds have "background_" before cons, and so on.
+s: powers of two below an image's entries that are not 0 (of a dense run K), and "all". The
+strongest entries of a dense run are those of largest |z|, and +k and -k are two. Backgrounds have
+"background_" before cons, and so on.
 """
 
 import argparse

@@ -2,9 +2,8 @@
 
     python studies/run.py ncl sparsity                      trains what is not on record
     python studies/sparsity/sparsity.py runs/*-sparsity-* runs/shapes-simclr-* runs/shapes-ncl-seed*
+                                                            measures runs
     python studies/sparsity/sparsity.py --draw FILE         draws what is on record
-
-The second measures runs.
 
 On record are seeds 1 to 4 on the built-in data set and, on CIFAR-10, the rows with 2, 8 and 32
 entries.
@@ -20,11 +19,10 @@ stability.json, in each run's folder, and "stability" in its record have
     stability_seeds    how many seeds were compared
     mono_simclr        MonoScore by SimCLR's features, if SimCLR's runs are given too
 
-Stability: of each dimension that is live in a run, the cosine of its activations (of normalised
-embeddings, absolute) on the test images with those of its partner in the run of another seed,
-where the pair with the largest cosine is made first; the mean over dimensions (0 where no partner
-is left, as where a run has more live ones) and over the other seeds. The seeds of an autoencoder
-have different backbones.
+Stability: the dimensions of two seeds are paired greedily, the pair with the largest cosine first.
+The cosine is of their activations (|z|, rows of norm 1) on the test images. It is averaged over a
+run's live dimensions, 0 for one that is left without a partner, and over the other seeds. The seeds
+of an autoencoder have different backbones.
 MonoScore is by one network for all methods: SimCLR's in its run of the next seed.
 """
 
@@ -69,6 +67,7 @@ LEVELS = (2, 4, 8, 16, 32)  # active entries of an image
 ON_RECORD_AS = {  # rows that are runs with another name: question, run, the row's seeds
     "shapes-sparsity-ncl-32": ("ncl", "shapes-ncl", (1, 2, 3, 4)),
     "shapes-sparsity-sae-32": ("sparsity", "shapes-sparsity-sae-narrow-32", (1, 2, 3, 4)),
+    "cifar10-cpu-sparsity-sae-narrow-32": ("sparsity", "cifar10-cpu-sparsity-sae-32", (1, 2, 3)),
 }
 
 
