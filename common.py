@@ -37,6 +37,7 @@ import sys
 import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
@@ -1365,18 +1366,13 @@ def new_folder(path: str | Path, settings: dict, device: torch.device) -> Path:
     """An unused run folder with config.json: the settings, the commit, the machine."""
     path = Path(path)
     config = path / "config.json"
+    settings = settings | made_by(device)
+    need(not config.exists(), f"--out {path} is taken by another run; name a new folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        config.touch(exist_ok=False)  # of two runs that start together one is refused
-    except FileExistsError:
-        raise BadInput(f"--out {path} is taken by another run; name a new folder") from None
     except OSError as error:
         raise BadInput(f"--out {path} cannot be made ({error.strerror})") from error
-    try:
-        write_json(config, settings | made_by(device))
-    except BaseException:  # Ctrl-C is one
-        config.unlink()
-        raise
+    write_json(config, settings)
     return path
 
 
@@ -1451,7 +1447,7 @@ class Run:
         self.saved_seconds = 0.0  # those that checkpoint.pt has
         self.write_seconds = 0.0  # that the last writing of it took
         self.unsaved = None  # what checkpoint.pt would hold if it was written now
-        now = time.strftime("%Y%m%d-%H%M%S")
+        now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # microseconds, for runs of one loop
         new = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{now}"
         self.folder = Path(args.resume or args.out or new)
         precision = args.precision
@@ -1612,13 +1608,8 @@ class Run:
         done = epoch + 1
         finite = torch.stack([p.isfinite().all() for p in model.parameters()]).all()
         if not (finite and math.isfinite(means["loss"])):
-            if self.unsaved:
-                self.save()
-            kept = f"checkpoint.pt is of epoch {self.epochs}"
-            if self.epochs == 0:
-                kept = "there is no checkpoint yet"
-            text = f"epoch {done}: the loss or a weight is not finite; {kept}"
-            print(text, file=sys.stderr)
+            if rank() == 0:
+                self.say_lost(done)
             sys.exit(3)
         if rank() > 0:
             return
@@ -1651,6 +1642,15 @@ class Run:
             self.save()
         else:
             self.unsaved = copy.deepcopy(self.unsaved)  # the next steps change the weights
+
+    def say_lost(self, epoch: int) -> None:
+        """Save the good epochs, and say that `epoch` is not one."""
+        if self.unsaved:
+            self.save()
+        kept = f"checkpoint.pt is of epoch {self.epochs}"
+        if self.epochs == 0:
+            kept = "there is no checkpoint yet"
+        print(f"epoch {epoch}: the loss or a weight is not finite; {kept}", file=sys.stderr)
 
     def is_due(self) -> bool:
         """Whether to write a checkpoint: every so many epochs, or at a cost of 1 % of the time."""

@@ -46,6 +46,7 @@ DUPLICATE = 0.9  # a dimension with a larger |cosine| to another one is a duplic
 PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 DRAWS = 5  # of each control
 LARGE = 2048  # of an embedding with more dimensions, controls are one draw
+KEYS = "z", "y", "background", "h", "images"  # of a file, what is read
 OWN_FEATURES = "h, the embedding's own backbone"  # what the features in its file are called
 CELLS = 2**21  # numbers of a table, such as classes times dimensions, that are held at a time
 MATRIX = 32 * CELLS  # numbers: so large a matrix of activations or cosines (256 MB) is still held
@@ -534,7 +535,8 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     One yes-or-no regression for each class, on the k dimensions whose means differ most between the
     class and the rest; the surest of their answers counts. Chosen and fitted on one half of the
     images, judged on the other; with very many images and classes, on a random part of both, and
-    None where that would be less than an image for each class. z: (N, K); y: (N,), 0 to C - 1.
+    None where that would be less than an image for each class, or z has fewer than k dimensions.
+    z: (N, K); y: (N,), 0 to C - 1.
     """
     C = y.max() + 1
     enough = probe_images(len(y), C)
@@ -952,8 +954,11 @@ def activity(a: Activations) -> dict[str, float | None]:
 
 
 def is_active_on(a: Activations, share: float) -> np.ndarray:
-    """Which dimensions are active on this share of the images or more, (K,) bool."""
-    return a.n / a.N >= share
+    """Which dimensions are active on this share of the images or more, (K,) bool.
+
+    The share is rounded to whole images, as by the rule "top", whose lists just reach it.
+    """
+    return a.n >= count_of(share, a.N)
 
 
 def label_numbers(a: Activations, y: np.ndarray, columns: dict) -> dict[str, float | None]:
@@ -1323,37 +1328,43 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
 
 
 def read_parquet(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a .parquet file that have a number, or as many numbers, in each row."""
+    """The columns of a .parquet file that have a value, or as many values, in each row."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(path)
     arrays = {}
     for key in table.column_names:
-        column = table[key].combine_chunks()
-        array = array_of_column(column)
-        if array is not None:  # else pictures, texts, gaps: what else a file may hold
+        array = array_of_column(table[key])
+        if array is not None:
             arrays[key] = array
+        else:  # what else a file may hold: pictures, captions of some images
+            wanted = f"column {key} has empty rows, rows of several lengths or no numbers"
+            need(key not in KEYS, wanted)
     return arrays
 
 
 def array_of_column(column) -> np.ndarray | None:
-    """A column of a parquet file as (N,) or (N, K); None where a row lacks a number or has more."""
+    """A column of a parquet file as (N,) or (N, K); None where its rows are not alike."""
     from pyarrow import compute, types
 
-    if column.null_count:
-        return None
-    numbers = column
+    kind = column.type
     lists = types.is_list, types.is_large_list, types.is_fixed_size_list
-    if any(is_list(column.type) for is_list in lists):
-        lengths = compute.list_value_length(column).unique()
-        if len(lengths) != 1:
-            return None
-        numbers = column.flatten()
-    is_number = types.is_integer(numbers.type) or types.is_floating(numbers.type)
-    if numbers.null_count or not is_number:
+    has_lists = any(is_list(kind) for is_list in lists)
+    if has_lists:
+        kind = kind.value_type
+    values = types.is_integer, types.is_floating, types.is_boolean, types.is_string
+    if column.null_count or not any(is_value(kind) for is_value in values):
         return None
-    array = np.array(numbers.to_numpy(zero_copy_only=False))  # a copy, which may be written to
-    if numbers is not column:
+    column = column.combine_chunks()
+    flat = column
+    if has_lists:
+        if len(compute.list_value_length(column).unique()) != 1:
+            return None
+        flat = column.flatten()
+    if flat.null_count:
+        return None
+    array = np.array(flat.to_numpy(zero_copy_only=False))  # a copy, which may be written to
+    if has_lists:
         array = array.reshape(len(column), -1)
     return array
 
@@ -1483,11 +1494,14 @@ def checked_label(y, N: int, what: str) -> np.ndarray:
     y = np.asarray(y)
     if y.dtype.kind in "USO":
         raise BadInput(f"{what} are words: save np.unique({what}, return_inverse=True)[1]")
-    remedy = f"labels are integers: save {what}.astype(int)"
+    remedy = "labels are integers, the number of a class for each image"
+    if y.dtype.kind in "fb" and (y == y.round()).all():
+        remedy += f": save {what}.astype(int)"
     need(y.dtype.kind in "iu", f"{what} is {y.dtype}; {remedy}")
     need(y.shape == (N,), f"z has {N} rows, {what} has shape {y.shape}")
     least = y.min()
-    need(least >= 0, f"{what} has {least}: leave out the images that have no class")
+    remedy = "number the classes from 0, and leave out images that have none"
+    need(least >= 0, f"{what} has {least}: {remedy}")
     several = (y != y[0]).any()
     need(several, f"{what} has one class, {y[0]}; a dimension needs two to tell apart")
     return y
@@ -1632,7 +1646,7 @@ def about(e: Embedding, findings: Findings) -> str:
         f"images, {numbers['duplicate_dims']:,} with a |cosine| > {DUPLICATE} to another"
     )
     if e.judge is None:
-        lines.append("no MonoScore: it needs --judge")
+        lines.append("no MonoScore: it needs --features or --judge")
     else:
         lines.append(f"MonoScore by {e.judge_name}")
     if findings.controls:

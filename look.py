@@ -167,17 +167,20 @@ def images_of(config: dict, arrays: dict[str, Tensor], root: str) -> Tensor:
     return data.x_test
 
 
-def known_names(config: dict, root: str) -> dict[str, list[str]]:
+def known_names(config: dict, root: str, given: Path | None) -> dict[str, list[str]]:
     """The names of a run's classes 0, 1, ... of each label, by its prefix; [] where unknown.
 
-    They are of the first file that is there: the one that the run was trained with (mmncl.py
-    --classes), the one of a known data set, the one that tools/decode.py wrote.
+    given: a file of names. Else they are of the first of these: the file that the run was trained
+    with (mmncl.py --classes), that of a known data set, that of tools/decode.py.
     """
     dataset = config["dataset"]
+    if given is None and isinstance(config.get("classes"), str):  # of nce.py it is a number
+        given = Path(config["classes"])
     files = [ASSETS / "classes" / f"{dataset}.txt", Path(root) / dataset / "classes.txt"]
-    if config.get("classes"):
-        files.insert(0, Path(config["classes"]))
     files = [file for file in files if file.exists()]
+    if given:
+        need(given.exists(), f"{given}, the names of the classes, is not there: give --classes")
+        files.insert(0, given)
     names = {"": [], "background_": []}
     if files:
         names[""] = read_lines(files[0])
@@ -587,7 +590,7 @@ def finite(numbers: dict) -> dict:
 
 def names_by_number(classes: np.ndarray, known: list[str]) -> dict[int, str]:
     """Class number -> name, of classes with these numbers; {} unless all names are known."""
-    if classes.min() < 0 or classes.max() >= len(known):
+    if classes.max() >= len(known):
         return {}
     return {int(c): known[c] for c in classes}
 
@@ -841,7 +844,7 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     config, arrays = read_run(path)
     e = interpret.read_embedding(path, args.labels, args.features, args.judge)
     root = args.data_root or config["data_root"]
-    names = known_names(config, root)
+    names = known_names(config, root, args.classes)
     if args.labels:
         config["lines"][-1].pop("lp1", None)  # the record's probe was of other labels
         names[""] = []  # whose classes these are, nobody knows

@@ -61,7 +61,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": PAPER,  # the authors' script is for CIFAR-100 alone
     "cifar100": PAPER,
     "imagenet100": IMAGENET100,
-    "imagenet": IMAGENET100,  # no paper has this row
+    "imagenet": IMAGENET100,  # ours: ImageNet-100's
     "shapes": SHAPES,
     "default": DEFAULT,
 }

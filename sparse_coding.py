@@ -847,10 +847,11 @@ def rows(
             kept[f"{experiment}/{title}/{key}"] = curve
 
         ends = [-1]  # the last record; of "budget" first the one where the paper's is spent
-        budget = BUDGET[s.method]
-        if experiment == "budget" and own["lr_times_steps"][-1] > budget:
-            from_budget = np.abs(own["lr_times_steps"] - budget)
-            ends = [int(from_budget.argmin()), -1]
+        if experiment == "budget":
+            from_budget = np.abs(own["lr_times_steps"] - BUDGET[s.method])
+            spent = int(from_budget.argmin())
+            if spent < len(epoch) - 1:
+                ends = [spent, -1]
         for statistic, claim in claims.items():
             if isinstance(claim, dict):  # Figure 7's claims are for each c, Table 1's for each Pr
                 by = "sparsity"
@@ -1012,7 +1013,7 @@ def plan(args) -> dict[str, list]:
                 raise common.BadInput(f"{experiment}, {title}: {error}") from None
             changed = changed_factors(factors, given)
             for name in sorted(changed & (factors.keys() | {"warm"})):  # what the title may name
-                values = as_list(given[name])
+                values = as_list(getattr(s, name))
                 if len(values) == 1:  # several are named in every row
                     title += f", {name} {values[0]}"
             if changed:

@@ -337,7 +337,10 @@ def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed
     if not skip_unreadable:
         need_all(found, state["unreadable"], work)
     if not state.get("complete"):
-        for name in "split.csv", "classes.txt":
+        tables = ["split.csv"]
+        if classes:
+            tables.append("classes.txt")
+        for name in tables:
             mine = folder / name
             common.need(not mine.exists(), f"{mine} would be overwritten: move or remove it")
         for part, images in found.items():

@@ -440,11 +440,11 @@ def test_images_beside_class_folders_are_refused(whole):
 
 
 @pytest.mark.parametrize("name", ["split.csv", "classes.txt"])
-def test_a_table_of_ones_own_is_kept(flat, name):
-    (flat / name).write_text("mine")
-    message = refusal("decode.py --size 8 --test-share 0.25", flat)
+def test_a_table_of_ones_own_is_kept(whole, name):
+    (whole / name).write_text("mine")
+    message = refusal("decode.py --size 8 --test-share 0.5", whole)
     assert f"{name} would be overwritten" in message
-    assert (flat / name).read_text() == "mine"
+    assert (whole / name).read_text() == "mine"
 
 
 def test_what_was_left_out_is_not_forgotten(damaged, interrupted):

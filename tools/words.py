@@ -147,9 +147,7 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
 
     labels = labels_of(arrays)
     root = data_root or config["data_root"]
-    names = look.known_names(config, root)
-    if classes:
-        names[""] = look.read_lines(classes)
+    names = look.known_names(config, root, classes)
     for kind, y in list(labels.items()):
         if len(names[kind]) > y.max():
             continue

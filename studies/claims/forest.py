@@ -17,8 +17,8 @@ import report  # noqa: E402
 from records import ROOT, STUDIES, common  # noqa: E402
 
 # A row's label → two runs, A and B, each <question>#<run>; or one run, whose record has the numbers
-# of both. On CIFAR BayesNCL, and the NCL that it is compared with, have the papers' recipe. "again":
-# the same commands and seeds, a second time.
+# of both. On CIFAR BayesNCL, and the NCL that it is compared with, have the papers' recipe.
+# "again": the same commands and seeds, a second time.
 LEARNT_AND_RANDOM = {
     "built-in objects": ["dictionaries#claims-shapes-ncl"],
     "CIFAR-10": ["dictionaries#claims-cifar10-ncl"],
