@@ -46,7 +46,7 @@ DUPLICATE = 0.9  # a dimension with a larger |cosine| to another one is a duplic
 PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 DRAWS = 5  # of each control
 LARGE = 2048  # of an embedding with more dimensions, controls are one draw
-KEYS = "z", "y", "background", "h", "images"  # of a file, what is read
+KEYS = "z", "y", "background", "h"  # of a file, what is measured
 OWN_FEATURES = "h, the embedding's own backbone"  # what the features in its file are called
 CELLS = 2**21  # numbers of a table, such as classes times dimensions, that are held at a time
 MATRIX = 32 * CELLS  # numbers: so large a matrix of activations or cosines (256 MB) is still held
@@ -1328,7 +1328,7 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
 
 
 def read_parquet(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a .parquet file that have a value, or as many values, in each row."""
+    """The columns of a .parquet file that have a number, or as many numbers, in each row."""
     import pyarrow.parquet
 
     table = pyarrow.parquet.read_table(path)
@@ -1352,8 +1352,8 @@ def array_of_column(column) -> np.ndarray | None:
     has_lists = any(is_list(kind) for is_list in lists)
     if has_lists:
         kind = kind.value_type
-    values = types.is_integer, types.is_floating, types.is_boolean, types.is_string
-    if column.null_count or not any(is_value(kind) for is_value in values):
+    is_number = types.is_integer(kind) or types.is_floating(kind)
+    if column.null_count or not is_number:
         return None
     column = column.combine_chunks()
     flat = column

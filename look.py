@@ -176,10 +176,10 @@ def known_names(config: dict, root: str, given: Path | None) -> dict[str, list[s
     dataset = config["dataset"]
     if given is None and isinstance(config.get("classes"), str):  # of nce.py it is a number
         given = Path(config["classes"])
+        need(given.exists(), f"{given}, the names of the classes, is not there: give --classes")
     files = [ASSETS / "classes" / f"{dataset}.txt", Path(root) / dataset / "classes.txt"]
     files = [file for file in files if file.exists()]
     if given:
-        need(given.exists(), f"{given}, the names of the classes, is not there: give --classes")
         files.insert(0, given)
     names = {"": [], "background_": []}
     if files:

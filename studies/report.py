@@ -9,7 +9,7 @@ seeds alone. A label with two links shows the mean of the differences by seed ±
 t-interval, and so does a heading "a − b"; COLUMNS says what a heading stands for. Where a heading
 links to a run of sparse_coding.py, a row's label is an experiment and a setting as that program
 names them, or "experiment: setting − another": the differences by seed, "− start" from its own
-start. Other cells stay.
+start. n, the number of seeds, is filled too. Other cells stay.
 """
 
 import argparse

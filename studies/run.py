@@ -10,9 +10,9 @@ Its seeds are 1-5, or 1,2,3, or - where the program has seeds of its own. RUN st
 folder, {seed} for its seed. To the first command this program adds --seed, --out runs/<run>-seed1
 (--resume, where it was interrupted), --device and --flags, to each command --data-root; a program
 with seeds of its own gets --out or --resume alone. What is on record is skipped and what was
-interrupted goes on; a folder of that name but of other flags ends in a line, and so does a run
-that reads another one's folder, which is not there. To make a run anew, delete its line in
-records.jsonl and its folder in runs/ first.
+interrupted goes on; a folder of that name but of other flags ends in a line. A run that reads what
+another one leaves, which is on record but not here, is left out. To make a run anew, delete its
+line in records.jsonl and its folder in runs/ first.
 
     python studies/run.py ncl                        SimCLR, NCL, NCL + TopK
     python studies/run.py ncl bayesncl --rows "cifar10-cpu-*" shapes-ncl --seeds 1 2
@@ -122,8 +122,9 @@ def commands(
 
     patterns, seeds: these only; extra: further flags of the runs that have a seed
     """
+    rows = rows_of(question)
     wanted = {}  # row: seeds
-    for row, (own_seeds, _) in rows_of(question).items():
+    for row, (own_seeds, _) in rows.items():
         if not asked_for(row, patterns):
             continue
         wanted[row] = own_seeds
@@ -134,7 +135,7 @@ def commands(
     runs = {}
     later = {}
     for seed in [None, *sorted(numbered)]:
-        for row, (_, lines) in rows_of(question).items():
+        for row, (_, lines) in rows.items():
             if seed not in wanted.get(row, []):
                 continue
             name = row
@@ -195,12 +196,16 @@ def need_same(name: str, command: list[str]) -> None:
             common.need(before[flag] == value, f"{differs}: {remedy}")
 
 
-def need_others(name: str, lines: list[list[str]], waiting: list[str]) -> None:
-    """BadInput where a run reads another's folder, which is neither there nor to be made first."""
-    for other in sorted(others_read(name, lines)):
-        text = f"{name} reads runs/{other}, which is not here"
-        remedy = "make it too; where it is on record, delete its line in records.jsonl first"
-        common.need(other in waiting or (RUNS / other).exists(), f"{text}: {remedy}")
+def lacks(name: str, lines: list[list[str]], waiting: list[str]) -> str | None:
+    """The first path that a run reads and that is neither there nor to be made before it."""
+    for line in lines:
+        for word in line:
+            if not word.startswith("runs/"):
+                continue
+            other = word.split("/")[1]
+            if other != name and other not in waiting and not (ROOT / word).exists():
+                return word
+    return None
 
 
 def begin(name: str, command: list[str], device: str, data_root: str) -> subprocess.Popen:
@@ -321,14 +326,20 @@ def record_all(
     print(f"{question}: {len(runs) - len(waiting)} of {len(runs)} runs are on record", flush=True)
     for name in waiting:
         need_same(name, runs[name][0])
-        need_others(name, runs[name], waiting)
+    well = True
+    for name in list(waiting):
+        missing = lacks(name, runs[name], waiting)
+        if missing:
+            text = f"{name} is left out: it reads {missing}, which is not here"
+            print(text, file=sys.stderr, flush=True)
+            waiting.remove(name)
+            well = False
     total = len(waiting)
     later = {name for name, lines in runs.items() if others_read(name, lines)}
     left = {name: list(lines) for name, lines in runs.items()}  # command lines to come
     read = checkpoints_read(question)
     running = {}  # name: its program
     seen = {}
-    well = True
     next_line = time.monotonic() + TELL_EVERY
     try:
         while waiting or running:

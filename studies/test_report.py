@@ -232,6 +232,17 @@ SEEDS_TABLE = """| x | LP@1 | seeds | note |
 """
 
 
+N_TABLE = """| x | n | LP@1 |
+|---|---|---|
+| [A](q/records.jsonl#a), n = {} | {} | 3.0 ± 2.6 |
+| B, n = 9 | 9 | 1.5 |
+"""
+
+
+def test_the_number_of_seeds_is_filled(studies):
+    assert report.with_tables(N_TABLE.format("9", "9"), studies) == N_TABLE.format("3", "3")
+
+
 def test_a_table_is_filled_where_records_are_linked(studies):
     assert report.with_tables(SEEDS_TABLE.format("?"), studies) == SEEDS_TABLE.format("1.5")
 

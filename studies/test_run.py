@@ -166,7 +166,7 @@ def test_commands_of_a_question_parse(monkeypatch, question):
 
 RUN_BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
 NAMED_OTHERWISE = {"runs/shapes-sparsity-simclr-": "runs/shapes-simclr-"}  # the same runs
-ADDED = run.OF_A_CALL | {"seed"}
+ADDED = run.OF_A_CALL - {"eval_only", "checkpoint_every"} | {"seed"}
 
 
 @pytest.mark.parametrize("question", run.questions())
@@ -279,10 +279,22 @@ def test_a_finished_program_of_other_flags_is_refused(studies):
         run.record_all("q", {"own": [command]}, 1, "cpu", "data", math.inf)
 
 
-def test_a_run_whose_source_is_gone_is_refused(studies):
-    lines = [["sae.py", "runs/a-seed1"]]
-    with pytest.raises(common.BadInput, match="later-seed1 reads runs/a-seed1, which is not here"):
-        run.record_all("q", {"later-seed1": lines}, 1, "cpu", "data", math.inf)
+def test_a_run_whose_source_is_gone_is_left_out(studies, capsys):
+    runs = {
+        "b-seed1": [["sae.py", "runs/a-seed1"]],
+        "c-seed1": [["sae.py", "runs/b-seed1"]],
+    }
+    assert not run.record_all("q", runs, 1, "cpu", "data", math.inf)
+    told = capsys.readouterr().err
+    assert "b-seed1 is left out: it reads runs/a-seed1, which is not here" in told
+    assert "c-seed1 is left out" in told
+
+
+def test_a_source_lacks_nothing_if_it_is_made(studies):
+    lines = [["sae.py", "runs/a-seed1/checkpoint-50.pt"]]
+    assert run.lacks("b-seed1", lines, ["a-seed1"]) is None
+    leave_run(run.RUNS / "a-seed1")
+    assert run.lacks("b-seed1", lines, []) == "runs/a-seed1/checkpoint-50.pt"
 
 
 def test_a_folder_of_the_same_flags_is_taken(studies):
