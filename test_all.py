@@ -7089,6 +7089,20 @@ def test_features_beyond_16_bits_are_probed_whole(tmp_path):
     )
 
 
+def test_halves_hold_the_largest_they_can():
+    assert common.halved(torch.tensor([1e9, 0.5, -1e9])).tolist() == [65504, 0.5, -65504]
+
+
+def test_embeddings_npz_has_the_classes_own_numbers(tmp_path):
+    arrays = shapes.draw(240, 100)
+    of_gaps = {name: 3 * arrays[name] for name in ("y_train", "y_test")}
+    np.savez(tmp_path / "gaps.npz", **arrays | of_gaps)
+    run = SimpleNamespace(args=SimpleNamespace(image_size=32), device="cpu", folder=tmp_path)
+    common.evaluate(run, common.load_data("gaps", tmp_path), Scaled(1))
+    with np.load(tmp_path / "embeddings.npz") as kept:
+        assert np.array_equal(kept["y"], of_gaps["y_test"])
+
+
 def test_embeddings_npz_is_what_the_network_says(evaluated, method):
     folder, data, model, _ = evaluated[method]
     h, z = common.features(model, data.x_test, 16)
