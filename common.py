@@ -858,7 +858,7 @@ def fit_probe(train: Tensor, y_train: Tensor, strengths=STRENGTHS):
 
     x = standardised(train)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    held = (order < max(1, len(x) // 10)).to(x.device)  # a tenth at random, true or false of each
+    held = (order < max(1, len(x) // 10)).to(x.device)  # whether an image is of a random tenth
     fitted = x[~held]
     y_fitted = y_train[~held]
     unseen = train[held]
@@ -1027,8 +1027,10 @@ def whole_number(least, most=math.inf):
     def parse(text):
         value = int(text)
         if not least <= value <= most:
-            upper = "on" if most == math.inf else f"to {most}"
-            wanted = f"it must be a whole number from {least} {upper}"
+            end = f"to {most}"
+            if most == math.inf:
+                end = "on"
+            wanted = f"it must be a whole number from {least} {end}"
             raise argparse.ArgumentTypeError(f"{text}; {wanted}")
         return value
 
@@ -1566,11 +1568,12 @@ class Run:
             file.write(kept.encode())
 
     def renew_config(self) -> None:
-        """Write into config.json what is another than at the run's start.
+        """Write into config.json what has changed since the run began.
 
         epochs         --epochs, which may have grown
-        epochs_before  what it was: the epochs that are done had the learning rates of those
-        resumed        made_by, for each time that code, machine or torch were others
+        epochs_before  what it was: the epochs that are done had the learning rates of so many
+        resumed        made_by(), for each time that the run went on with other code, on another
+                       machine or with another torch
         """
         path = self.folder / "config.json"
         settings = json.loads(path.read_text())
@@ -1578,8 +1581,10 @@ class Run:
             settings["epochs_before"] = [*settings.get("epochs_before", []), settings["epochs"]]
         settings["epochs"] = self.args.epochs
 
+        latest = settings
         resumed = settings.get("resumed", [])
-        latest = resumed[-1] if resumed else settings
+        if resumed:
+            latest = resumed[-1]
         now = made_by(self.device)
         if any(latest.get(key) != now[key] for key in ("commit", "hardware", "torch")):
             settings["resumed"] = [*resumed, now]
@@ -1769,6 +1774,17 @@ def load_run(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{folder} cannot be rebuilt from its settings ({reason})") from error
     return run, model
+
+
+def load_backbone(backbone: nn.Module, folder: Path) -> None:
+    """Load the weights that a finished run has left; BadInput where they do not fit."""
+    path = folder / "backbone.pt"
+    need(path.exists(), f"{folder} has no backbone.pt: the run has not finished")
+    weights = load_checkpoint(path)
+    try:
+        backbone.load_state_dict(weights)
+    except (RuntimeError, TypeError) as error:
+        raise BadInput(f"{path} does not fit its config.json ({error})") from error
 
 
 def labelled(run: argparse.Namespace, root: str | None, task: str) -> Data:

@@ -174,16 +174,17 @@ def known_names(config: dict, root: str, given: Path | None) -> dict[str, list[s
     with (mmncl.py --classes), that of a known data set, that of tools/decode.py.
     """
     dataset = config["dataset"]
-    if given is None and isinstance(config.get("classes"), str):  # of nce.py it is a number
-        given = Path(config["classes"])
-        need(given.exists(), f"{given}, the names of the classes, is not there: give --classes")
-    files = [ASSETS / "classes" / f"{dataset}.txt", Path(root) / dataset / "classes.txt"]
-    files = [file for file in files if file.exists()]
-    if given:
-        files.insert(0, given)
+    of_classes = given
+    if of_classes is None and isinstance(config.get("classes"), str):  # of nce.py it is a number
+        of_classes = Path(config["classes"])
+        gone = f"{of_classes}, the names of the classes, is not there: give --classes"
+        need(of_classes.exists(), gone)
+    for file in ASSETS / "classes" / f"{dataset}.txt", Path(root) / dataset / "classes.txt":
+        if of_classes is None and file.exists():
+            of_classes = file
     names = {"": [], "background_": []}
-    if files:
-        names[""] = read_lines(files[0])
+    if of_classes:
+        names[""] = read_lines(of_classes)
     of_backgrounds = ASSETS / "classes" / f"{dataset}-backgrounds.txt"
     if of_backgrounds.exists():
         names["background_"] = read_lines(of_backgrounds)

@@ -245,18 +245,6 @@ def inherit(args):
     args.data_root = args.data_root or run.data_root
 
 
-def load_backbone(backbone, folder):
-    """Load the weights that a finished run has left; BadInput where they do not fit."""
-    path = folder / "backbone.pt"
-    common.need(path.exists(), f"{folder} has no backbone.pt: the run has not finished")
-    weights = common.load_checkpoint(path)
-    try:
-        backbone.load_state_dict(weights)
-    except (RuntimeError, TypeError) as error:
-        text = f"{path} does not fit its config.json ({error})"
-        raise common.BadInput(text) from error
-
-
 def main(argv=None):
     args = parser().parse(argv)
     inherit(args)
@@ -270,7 +258,7 @@ def main(argv=None):
     sae = network(args).to(args.device, memory_format=torch.channels_last)
     begun = args.resume and (Path(args.resume) / "checkpoint.pt").exists()
     if not begun:  # a checkpoint has the backbone too
-        load_backbone(sae.backbone, Path(args.run))
+        common.load_backbone(sae.backbone, Path(args.run))
     optimizer = torch.optim.Adam([sae.W_enc, sae.W_dec, sae.b], lr=args.lr, fused=True)
 
     run = common.Run(args, data)

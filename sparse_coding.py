@@ -1023,7 +1023,7 @@ def plan(args) -> dict[str, list]:
 
 
 def changed_factors(factors: dict, given: dict) -> set[str]:
-    """Which of the user's factors are others than the program's own, so that it is another one."""
+    """The user's factors that differ from the program's own and make it another program."""
     own = PAPER | factors
     changed = set()
     for name in given.keys() - COMPARABLE:

@@ -130,7 +130,10 @@ def commands(
         wanted[row] = own_seeds
         if seeds and own_seeds != [None]:
             wanted[row] = seeds
-    numbered = {seed for of_row in wanted.values() for seed in of_row if seed is not None}
+    numbered = set()
+    for of_row in wanted.values():
+        numbered.update(of_row)
+    numbered.discard(None)
 
     runs = {}
     later = {}

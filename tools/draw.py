@@ -293,8 +293,9 @@ def landscapes(folder: Path, curves: dict[str, np.ndarray]) -> list[str]:
             experiments.setdefault(experiment, []).append(setting)
     names = []
     for experiment, settings in experiments.items():
-        names.append(f"{experiment}.png")
-        draw_experiment(folder / names[-1], experiment, settings, curves)
+        name = f"{experiment}.png"
+        draw_experiment(folder / name, experiment, settings, curves)
+        names.append(name)
     return names
 
 

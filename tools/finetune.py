@@ -59,16 +59,8 @@ def backbone_of(folder: Path, run: argparse.Namespace, from_scratch: bool) -> tu
     """The backbone of a run, with random weights if from_scratch, and d; BadInput without one."""
     zero_init = getattr(run, "zero_init_residual", False)
     backbone, d = common.resnet(run.arch, run.image_size, zero_init)
-    if from_scratch:
-        return backbone, d
-    path = folder / "backbone.pt"
-    if not path.exists():
-        raise common.BadInput(f"{folder} has no backbone.pt: the run has not finished")
-    weights = common.load_checkpoint(path)
-    try:
-        backbone.load_state_dict(weights)
-    except (RuntimeError, TypeError) as error:
-        raise common.BadInput(f"{path} is not the {run.arch} of config.json ({error})") from error
+    if not from_scratch:
+        common.load_backbone(backbone, folder)
     return backbone, d
 
 

@@ -831,7 +831,7 @@ def test_finetuning_needs_two_classes(toy_run, kept):
 
 def test_the_weights_of_another_network_are_refused(toy_run):
     torch.save({"weight": torch.ones(2)}, toy_run / "backbone.pt")
-    assert "is not the resnet8 of config.json" in refusal("finetune.py --lr=0.1", toy_run)
+    assert "backbone.pt does not fit its config.json" in refusal("finetune.py --lr=0.1", toy_run)
 
 
 def test_a_run_without_weights_is_refused(toy_run):
