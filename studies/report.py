@@ -47,6 +47,8 @@ COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the n
     "Cons. of background": "{background_cons:.1f}",
     "bits": "{bits:.3f}",
     "H_s": "{entropy:.2f}",
+    "H_s, shuffled": "{shuffled_entropy:.2f}",
+    "H_s − shuffled": "{entropy-shuffled_entropy:.2f}",
     "Corr.": "{corr:.3f}",
     "SEPIN@10": "{sepin_10:.3f}",
     "MonoScore": "{mono:.3f}",
