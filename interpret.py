@@ -5,8 +5,8 @@ and an untrained dictionary give.
     python interpret.py features.npz              z (N, K); where you have them y (N,) and h (N, d)
     python interpret.py latents.npz --labels y.npy --features h.npy --classes names.txt
 
-A dimension is the list of images that it is active on, the strongest first. Every measure is a
-count over these lists, so it costs what the active entries cost, and not N times K.
+A dimension is the list of images that it is active on, the strongest first. What is said of labels
+is counted over these lists, so it costs what the active entries cost, and not N times K.
 
 Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NCL]). A dense one is
 never 0. With negative entries each of its dimensions becomes two, +k and -k, active on the 1 % of
@@ -1092,8 +1092,9 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
     draws = DRAWS
     if e.K > LARGE:
         draws = 1
-    findings.directions = directions_for(a, e.K, findings.rule)
-    add_untrained(findings, e, labels, judge, draws)
+    share = share_of_codes(e.z, findings.rule)
+    findings.directions = directions_for(e.K, share)
+    add_untrained(findings, e, labels, judge, draws, share)
     if not labels:
         return
 
@@ -1109,13 +1110,20 @@ def add_controls(findings: Findings, e: Embedding, labels: dict[str, Truth], jud
     findings.controls["shuffled"] = average(mixed)
 
 
-def directions_for(a: Activations, K: int, rule: str) -> int:
-    """How many random directions stand for an embedding of K dimensions, active as `a` says."""
+def share_of_codes(z: np.ndarray | Entries, rule: str) -> float | None:
+    """The share of z's entries that are not 0; None where the rule makes a dense z sparse."""
+    if rule != "nonzero" and is_dense(z):
+        return None
+    N, K = z.shape
+    return len(entries_of(z).values) / (N * K)
+
+
+def directions_for(K: int, share: float | None) -> int:
+    """How many random directions stand for an embedding of K dimensions, a share of them active."""
     if K <= LARGE:
         return K
     directions = LARGE // 2
-    share = len(a.images) / (a.N * a.K)
-    if rule == "nonzero" and share > 0:
+    if share:
         per_image = max(1, round(share * directions))
         directions = round(per_image / share)  # of these, `share` is a whole number an image
     return min(K, directions)
@@ -1128,19 +1136,15 @@ def source_of_directions(e: Embedding) -> tuple[np.ndarray | Entries, str]:
     return e.z, "z"
 
 
-def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -> None:
-    """Measure random directions, about as large a share active.
+def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int, share) -> None:
+    """Measure random directions, made as sparse as z before the same rule applies to them.
 
-    By the rule "nonzero" an image has a whole number of active directions, at least one, with their
-    signs if z has signs.
+    share: of z's entries that are not 0. An image gets about this share of the directions, a whole
+    number, at least one, with their signs if z has signs. None: all, real-valued.
     """
-    a = findings.activations
-    share = len(a.images) / (a.N * a.K)
-    rule = f"top:{share}"  # of a sparse z less than findings.rule allows
     per_image = None
     signs = False
-    if findings.rule == "nonzero":
-        rule = "nonzero"
+    if share is not None:
         per_image = max(1, round(share * findings.directions))
         signs = has_signs(e.z)
     source, _ = source_of_directions(e)
@@ -1149,8 +1153,8 @@ def add_untrained(findings: Findings, e: Embedding, labels, judge, draws: int) -
     drawn = []
     for seed in range(draws):
         z = random_dictionary(source, findings.directions, seed, per_image, signs)
-        control = activate(z, rule, a.halves)
-        columns, numbers = measure(z, control, rule, labels, judge)
+        control = activate(z, findings.rule, findings.activations.halves)
+        columns, numbers = measure(z, control, findings.rule, labels, judge)
         findings.untrained = columns  # at the end the last draw's
         drawn.append(numbers)
     untrained = average(drawn)
@@ -1478,7 +1482,10 @@ def check(e: Embedding, source: Path) -> None:
     for name, h in (e.judge_name, e.judge), ("h", e.features):
         if h is None:
             continue
-        need(not isinstance(h, Entries), f"{name}: features are dense")
+        need(
+            not isinstance(h, Entries),
+            f"{name} is sparse; features must be dense: save h.toarray()",
+        )
         check_numbers(h, name)
         need(len(h) == e.N, f"z has {e.N} rows, {name} has {len(h)}")
         need((h != h[0]).any(), f"{name}: the features of all images are equal")
@@ -1559,12 +1566,12 @@ COLUMNS = {  # heading of the table: key in Findings.numbers, digits behind the 
 OF_THE_WHOLE = "entries", "live_dims", "mono"  # the others are of a label
 LEGEND = """\
 active: dimensions of an image; live: dimensions active on any. Cons.: of a dimension's images, the
-share of their commonest class, %; adj.: above as many random images. F1, φ, AP: how well being
-active (AP: how strongly) tells a dimension's best class, %; bits: what it tells of the label. best
-F1: of the best dimension for a class, judged on other images, mean over classes; ≥ ½: for so many
-classes. k-probe: accuracy, %, with k dimensions for each class. Mono: how alike a dimension's
-images are. Others are means over live dimensions (bits: over all; adj.: over those active on 0.1 %
-of the images or more).
+share of their commonest class, %; adj.: above as many random images. F1, AP: how well being active
+(AP: how strongly) tells a dimension's best class, %; φ: its largest correlation with a class, %;
+bits: what it tells of the label. best F1: of the best dimension for a class, judged on other
+images, mean over classes; ≥ ½: for so many classes. k-probe: accuracy, %, with k dimensions for
+each class. Mono: how alike a dimension's images are. Others are means over live dimensions (bits:
+over all; adj.: over those active on 0.1 % of the images or more).
 untrained: random directions of the features, as sparse; shuffled: the labels in random order."""
 
 
@@ -1653,7 +1660,9 @@ def about(e: Embedding, findings: Findings) -> str:
         _, source = source_of_directions(e)
         draws = f"mean of {DRAWS} draws"
         if e.K > LARGE:
-            draws = "one draw; best F1 and probes are not compared"
+            draws = "one draw"
+        if findings.directions < e.K:
+            draws += "; best F1 and probes are not compared"
         lines.append(f"untrained: {findings.directions:,} random directions of {source}, {draws}")
     if "" in e.labels:
         sizes = np.unique(e.labels[""], return_counts=True)[1]

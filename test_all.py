@@ -2984,11 +2984,12 @@ def random_codes(signs, k=4):
     return interpret.Embedding(z, {"": y}, features=h)
 
 
+@pytest.mark.parametrize("rule", ["nonzero", "top:0.05"])
 @pytest.mark.parametrize("signs", [False, True], ids=["positive", "signed"])
-def test_an_untrained_dictionary_is_its_controls_equal(signs):
-    found = interpret.interpret(random_codes(signs))
+def test_an_untrained_dictionary_is_its_controls_equal(signs, rule):
+    found = interpret.interpret(random_codes(signs), rule)
     untrained = found.controls["untrained"]
-    for name in "entries", "f1", "adjusted":
+    for name in "entries", "f1", "adjusted", "best_f1", "probe_8":
         assert found.numbers[name] == pytest.approx(untrained[name], rel=0.15), name
 
 
@@ -3031,6 +3032,14 @@ def test_the_control_of_many_dimensions_is_as_active(monkeypatch):
     found = interpret.interpret(random_codes(signs=False, k=6))
     assert found.directions < 64
     assert found.controls["untrained"]["act"] == pytest.approx(found.numbers["act"], rel=0.03)
+
+
+def test_what_needs_a_choice_is_compared_with_as_many(monkeypatch):
+    monkeypatch.setattr(interpret, "LARGE", 32)
+    one_hot = interpret.interpret(random_codes(signs=False, k=1))  # as many directions as z has
+    fewer = interpret.interpret(random_codes(signs=False, k=6))
+    assert one_hot.controls["untrained"]["best_f1"] is not None
+    assert fewer.controls["untrained"]["best_f1"] is None
 
 
 def test_a_rule_and_a_threshold_count_alike():
