@@ -13,7 +13,7 @@ Where all methods differ from their authors' code:
 3. ImageNet is shrunk to 256 pixels and cut square once: no crop sees the margins.
 4. Inputs are (x − 0.5) / 0.25 for every data set.
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
-6. The network is trained in bf16 (NCL: fp16).
+6. The network is trained in bf16 where that is faster, else in fp32 (NCL: fp16).
 7. Rates and momenta change with every step (some: every epoch). A warm-up of n steps starts from
    1/(n + 1) of the peak, by sparsehead.py's --schedule step from 1/n (NCL: from a rate of 3e-5).
 8. Under torchrun on CPUs, each process has its own BatchNorm.
@@ -1111,7 +1111,7 @@ class Parser(argparse.ArgumentParser):
         add("--dataset", default="shapes", help="shapes, cifar10, cifar100, stl10, svhn, your own")
         add("--preset", choices=presets, help="settings of this data set; default: of any other")
         add("--data-root", default="data", help="folder of the data sets (default: data)")
-        add("--limit", type=whole_number(2), help="train on so many images, all classes alike")
+        add("--limit", type=whole_number(2), help="train on so many images, classes as frequent as in all")
         add("--arch", choices=archs, help="backbone")
         add("--image-size", type=whole_number(8), help="side of the views in pixels")
         add("--epochs", type=whole, help="passes over the training images")
@@ -1146,6 +1146,8 @@ class Parser(argparse.ArgumentParser):
         """The flags; where one is not given, what the run named by --resume or --eval-only had;
         else the preset of the data set. With --eval-only, a --preset goes before what the run had.
         """
+        if argv is None:
+            argv = sys.argv[1:]
         method = Path(self.prog).stem
         # None where no --dataset is given: argparse leaves alone what a Namespace has.
         given = self.parse_known_args(argv, argparse.Namespace(dataset=None))[0]
@@ -1175,7 +1177,7 @@ class Parser(argparse.ArgumentParser):
         else:
             defaults = preset | saved
         self.set_defaults(**defaults)
-        command = shlex.join([self.prog, *(sys.argv[1:] if argv is None else argv)])
+        command = shlex.join([self.prog, *argv])
         args = self.parse_args(argv, argparse.Namespace(method=method, command=command))
 
         if given.resume:
@@ -1243,7 +1245,7 @@ class Parser(argparse.ArgumentParser):
         return saved
 
     def may_be_none(self, action: argparse.Action) -> bool:
-        """Whether a flag may have no value: it has no default, and some preset has none for it."""
+        """Whether a flag may have no value: it has no default, and not every preset has a value."""
         if action.default is not None:
             return False
         of_presets = [preset.get(action.dest) for preset in self.presets.values()]
@@ -1311,8 +1313,11 @@ COLUMNS = {  # of the final table, and their keys in a record; interpret.py's ow
     "H_s": "entropy",
     "Corr.": "corr",
 }
-# Files that programs leave in a run's folder, which may be of other weights than a new evaluation.
-LEFT_BY_TOOLS = (
+# What a finished run and the programs that read it leave; the first says that it is finished.
+FINISHED = (
+    "backbone.pt",
+    "embeddings.npz",
+    "text.npz",
     "finetune.json",
     "robustness.json",
     "selection.json",
@@ -1330,8 +1335,6 @@ LEFT_BY_TOOLS = (
     "collapse.png",
     "spectra.png",
 )
-# What a finished run has, the first of which says that it is finished.
-FINISHED = "backbone.pt", "embeddings.npz", "text.npz", *LEFT_BY_TOOLS
 
 
 @contextlib.contextmanager
@@ -1505,7 +1508,7 @@ class Run:
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         """Load what --eval-only or --resume names; → the epochs that are done.
 
-        A run that was killed in its first epoch has no checkpoint and begins anew.
+        A run that was killed before its first checkpoint begins anew.
         """
         args = self.args
         if args.verbose:
@@ -1570,7 +1573,7 @@ class Run:
     def renew_config(self) -> None:
         """Write into config.json what has changed since the run began.
 
-        epochs         --epochs, which may have grown
+        epochs         --epochs, which may have grown; data_root and checkpoint_every likewise
         epochs_before  what it was: the epochs that are done had the learning rates of so many
         resumed        made_by(), for each time that the run went on with other code, on another
                        machine or with another torch
@@ -1579,7 +1582,8 @@ class Run:
         settings = json.loads(path.read_text())
         if self.args.epochs > settings["epochs"]:
             settings["epochs_before"] = [*settings.get("epochs_before", []), settings["epochs"]]
-        settings["epochs"] = self.args.epochs
+        for name in Parser.MAY_CHANGE:
+            settings[name] = getattr(self.args, name)
 
         latest = settings
         resumed = settings.get("resumed", [])
@@ -1682,9 +1686,7 @@ class Run:
         if self.unsaved:
             self.save()
         launcher = "python" if world() == 1 else f"torchrun --nproc_per_node={world()}"
-        again = [sys.argv[0], "--resume", str(self.folder)]
-        if torch.cuda.is_available() and world() == 1:  # else there is no choice
-            again += ["--device", self.args.device]
+        again = [sys.argv[0], "--resume", str(self.folder), "--device", self.args.device]
         if getattr(self.args, "compile", False):
             again.append("--compile")
         command = f"{launcher} {shlex.join(again)}"
@@ -1692,8 +1694,6 @@ class Run:
 
     def finish(self, metrics: dict, backbone: nn.Module) -> None:
         """Write the final record, and backbone.pt for torchvision's ResNet; print the tables."""
-        for name in LEFT_BY_TOOLS:
-            (self.folder / name).unlink(missing_ok=True)
         epochs = self.args.epochs
         metrics = dict(event="final", epochs=epochs, **metrics, seconds_train=self.seconds)
         with open(self.folder / "metrics.jsonl", "a") as file:

@@ -7605,7 +7605,8 @@ def test_ctrl_c_says_how_to_go_on(stopped):
     run, code, message = stopped
     assert code == 130
     assert "stopped after epoch 2 of 3; go on: python " in message
-    assert message.endswith(f" --resume {run}\n")
+    device = common.read_run(run).device
+    assert message.endswith(f" --resume {run} --device {device}\n")
 
 
 def test_ctrl_c_changes_no_number_of_a_run(stopped, tiny, tmp_path, capsys):
@@ -7614,6 +7615,18 @@ def test_ctrl_c_changes_no_number_of_a_run(stopped, tiny, tmp_path, capsys):
     assert "goes on after epoch 2" in capsys.readouterr().out
     run_program(f"bayesncl.py {tiny} --out", tmp_path / "whole")
     assert records(run) == records(tmp_path / "whole")
+
+
+def test_a_finished_run_keeps_what_tools_left(copied):
+    (copied / "finetune.json").write_text("{}")
+    run_program("ncl.py --resume", copied)
+    assert (copied / "finetune.json").exists()
+
+
+def test_a_resumed_run_keeps_its_new_folder_of_data(copied, tmp_path):
+    moved = shutil.copytree(common.read_run(copied).data_root, tmp_path / "moved")
+    run_program("ncl.py --resume", copied, "--data-root", moved)
+    assert common.read_run(copied).data_root == str(moved)
 
 
 def test_a_growing_run_is_not_finished(copied, monkeypatch):
