@@ -1111,7 +1111,7 @@ class Parser(argparse.ArgumentParser):
         add("--dataset", default="shapes", help="shapes, cifar10, cifar100, stl10, svhn, your own")
         add("--preset", choices=presets, help="settings of this data set; default: of any other")
         add("--data-root", default="data", help="folder of the data sets (default: data)")
-        add("--limit", type=whole_number(2), help="train on so many images, classes as frequent as in all")
+        add("--limit", type=whole_number(2), help="train on so many images, classes in proportion")
         add("--arch", choices=archs, help="backbone")
         add("--image-size", type=whole_number(8), help="side of the views in pixels")
         add("--epochs", type=whole, help="passes over the training images")

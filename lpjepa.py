@@ -39,6 +39,7 @@ TRAINING = dict(  # warmup in epochs
     epochs=1000, batch_size=256, optimizer="lars", lr=0.03, weight_decay=1e-4, warmup=10.0
 )
 METHOD = dict(mu=0.0, invariance_weight=25.0, match_weight=250.0, projections=8192)
+# crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.2, blur=0.0, crop="bicubic")
 PAPER = NETWORK | TRAINING | METHOD | VIEWS  # the authors' script for CIFAR-100
 

@@ -11,10 +11,10 @@ multi-modal extension. --activation none is CLIP's loss (Radford et al. 2021, ar
     python mmncl.py --dataset cifar100       captions made of the names of the classes
 
 Where we differ from the paper, besides what common.py lists:
-1. It has no code for MMNCL: the text encoder, the recipe and τ are ours (CLIP learns τ).
-2. Images are cropped and nothing else, not even mirrored, because captions speak of places and
-   colours. (Of the programs in tools/ selection.py mirrors them, as those of any method.)
-3. Embeddings are normalised with eps = 1e-2.
+1. Embeddings are normalised with eps = 1e-2.
+2. It has no code for MMNCL: the text encoder, the recipe and τ are ours (CLIP learns τ).
+3. Images are cropped and nothing else, not even mirrored, because captions speak of places and
+   colours.
 4. A caption is the mean of its words' vectors: their order is lost.
 5. There is no vocabulary: a word's vector is found by the word's checksum, among 8,191. Of 1,000
    words every ninth shares its vector with another.
@@ -38,6 +38,7 @@ TRAINING = dict(  # warmup in epochs
     epochs=200, batch_size=256, optimizer="adam", lr=1e-3, weight_decay=0.0, warmup=10.0
 )
 METHOD = dict(temperature=0.1, activation="rep_relu")
+# crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.6, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
 RECIPE = NETWORK | TRAINING | METHOD | VIEWS
 
@@ -56,9 +57,9 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": RECIPE,
     "cifar100": RECIPE,
     "imagenet100": IMAGENET100,
+    "imagenet": IMAGENET100 | dict(arch="resnet50"),
     "shapes": SHAPES,
     "default": DEFAULT,
-    "imagenet": IMAGENET100 | dict(arch="resnet50"),
 }
 
 # F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
@@ -331,6 +332,7 @@ def main(argv=None):
     def one_view(images, **options):
         return common.normalise(common.augment(images, **options))
 
+    # With --compile as torch.compile makes them; else as they are.
     one_view = run.compile(one_view)
     net = run.compile(net)
     contrast = run.compile(contrast)

@@ -29,8 +29,11 @@ import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, head="none", head_hidden=2048, head_out=256)
-TRAINING = dict(epochs=200, batch_size=128, optimizer="sgd", lr=0.1, weight_decay=5e-4, warmup=5.0)
+TRAINING = dict(  # warmup in epochs
+    epochs=200, batch_size=128, optimizer="sgd", lr=0.1, weight_decay=5e-4, warmup=5.0
+)
 METHOD = dict(activation="rep_relu")
+# crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.5, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
 RECIPE = NETWORK | TRAINING | METHOD | VIEWS  # ours, as supervised training on CIFAR usually is
 
@@ -199,6 +202,7 @@ def main(argv=None):
     def one_view(images, **options):
         return common.normalise(common.augment(images, **options))
 
+    # With --compile as torch.compile makes them; else as they are.
     one_view = run.compile(one_view)
     net = run.compile(net)
 

@@ -34,8 +34,8 @@ Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai
    decoder too; B: all that e depends on).
 6. z' has d/2 entries, as in D (O: 256 with d = 768; B: 512 with d = 768).
 7. A unit is dead once it was idle for as many inputs as there are images (O, D: 10,000,000 inputs;
-   B: 5 batches). This is asked before a step: a unit that comes back in it still counts as dead
-   (O, B, D: no longer).
+   B: 5 batches), idle where it is 0 (O: 0.001 or less). This is asked before a step: a unit that
+   comes back in it still counts as dead (O, B, D: no longer).
 8. Columns of W_dec are normalised after a step; their gradients are not projected (O, B, D: are).
 9. The learning rate is 3e-3 and falls along a cosine (O: 1e-4; B: 3e-4; D: 2e-4 · √(16384 / K);
    all constant), without warm-up (D: 1,000 steps).

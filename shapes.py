@@ -5,7 +5,6 @@ backgrounds are neither: what an unsupervised method prefers to see shows in its
 frequencies, backgrounds and pairs of both make the shifts of tools/robustness.py.
 """
 
-import argparse
 import math
 
 import numpy as np
@@ -53,7 +52,7 @@ MEAN_COLOURS = {  # red, green, blue in %, in the order of TEXTURES
 
 
 # A background is its colour plus 0.22 times its texture. Textures are roughly in [−1, 1], but for
-# stars (4.5) and the joints of tiles (up to 2.8).
+# stars (4.5).
 # u, v: (32, 32), the pixel's place from −1 to 1, to the right and down
 # noise: (n, 32, 32), uniform in [0, 1]
 def sky(u, v, noise):
@@ -81,9 +80,8 @@ def night(u, v, noise):
 
 
 def tiles(u, v, noise):
-    joints = (8 * v).frac().abs() < 0.2
-    row = (8 * v).floor()
-    return 2.0 * joints + 0.8 * (6 * u + row * 1.5).sin()
+    row = (8 * v).floor()  # two pixels high
+    return 0.8 * (6 * u + row * 1.5).sin()
 
 
 def fog(u, v, noise):
@@ -310,9 +308,4 @@ def write_captions(phrase: Tensor, numbers: dict[str, Tensor], backgrounds: list
 
 # -------------------------------------------------------------------------------------- no program
 if __name__ == "__main__":
-    about = "no program, but the built-in data set: run python simclr.py, which draws and uses it"
-    flags = argparse.ArgumentParser(prog="shapes.py", usage=argparse.SUPPRESS, description=about)
-    _, unknown = flags.parse_known_args()
-    if unknown:
-        flags.error(f"{about}; {unknown[0]} is not known")
-    print(f"shapes.py: {about}")
+    print("shapes.py is no program, but the built-in data set: run python simclr.py, which uses it")

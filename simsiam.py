@@ -16,7 +16,8 @@ opposite points, as the projector's last BatchNorm keeps the mean at 0.
 
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
-2. The settings `shapes` and `default` are ours; their residual branches do not start at 0.
+2. The settings `imagenet100`, `shapes` and `default` are ours; in the last two residual branches do
+   not start at 0.
 """
 
 import argparse
@@ -30,7 +31,10 @@ import common
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, zero_init_residual=True)
 HEADS = dict(projector_layers=2, head_out=2048, predictor_hidden=512)
-TRAINING = dict(epochs=800, batch_size=512, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=0.0)
+TRAINING = dict(  # warmup in epochs
+    epochs=800, batch_size=512, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=0.0
+)
+# crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.2, blur=0.0, crop="bilinear")
 PAPER = NETWORK | HEADS | TRAINING | VIEWS  # the paper's CIFAR recipe
 
@@ -52,7 +56,7 @@ DEFAULT = PAPER | MEDIUM | QUICK | GENTLE  # any other data set, and short runs
 PRESETS = {  # what a data set's name stands for; any flag overrides
     "cifar10": PAPER,
     "cifar100": PAPER,
-    "imagenet100": IMAGENET | dict(arch="resnet18"),  # no paper has this row
+    "imagenet100": IMAGENET | dict(arch="resnet18"),  # ours: ImageNet's, with a ResNet-18
     "imagenet": IMAGENET,
     "shapes": SHAPES,
     "default": DEFAULT,

@@ -32,9 +32,11 @@ from the paper and from the bases' code, besides what common.py lists:
 4. ImageNet: one recipe of views (four bases blur and solarise the two views differently).
 5. ImageNet: saturation is jittered as brightness is (the same four: by half).
 6. ImageNet: heads have two layers with bias (Barlow Twins, VICReg: three).
-7. ImageNet: the learning rate ends at 0, no residual branch starts at 0, SimCLR's τ is 0.5.
+7. ImageNet: the cosine ends at 0 (Barlow Twins, VICReg, SwAV: at 0.001 of the peak), no residual
+   branch starts at 0, SimCLR's τ is 0.5.
 8. ImageNet: W-MSE has 1000 epochs of ResNet-50 (its README, ImageNet-100: 240 of ResNet-18).
-9. Barlow Twins' λ is 0.005, its paper's (its code: 0.0051).
+9. Barlow Twins' λ is 0.005, on ImageNet its weight decay 1.5e-6, its paper's (its code: 0.0051 and
+   1e-6).
 10. SwAV has two crops (its best: eight), and no queue; LARS leaves its biases alone.
 11. SwAV's warm-up starts where common.py's does (its code: at 0.3/4.8 of the peak).
 12. SwAV's prototypes are normalised in the loss (its code: in place); off ImageNet there are 512.
@@ -89,8 +91,8 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "default": DEFAULT,
 }
 
-# On ImageNet the 1000 epochs are SparseHead's, the rest of the recipe is that of each base's own
-# paper. First SimCLR's, then what differs.
+# On ImageNet the 1000 epochs are SparseHead's, the rest is that of each base's own paper or code,
+# but for what the docstring lists. First SimCLR's, then what differs.
 RESNET50 = dict(arch="resnet50", image_size=224, head_hidden=2048, head_out=128)
 LARS = dict(batch_size=4096, optimizer="lars", lr=4.8, schedule="cosine", warmup=10.0)
 LARGE_VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5)
@@ -279,8 +281,8 @@ def hsic_loss(*views, gamma=3.0):
         # HSIC(Z, Y): the mean kernel of two views of one image, less that of any two views. Of the
         # unbiased estimate a constant factor, 1 / (images of the data set), is left out.
         pairs = k.unflatten(1, (M, N)).unflatten(0, (M, N))  # (M, N, M, N)
-        same = pairs.diagonal(dim1=1, dim2=3)  # (M, M, N): two views of one image
-        of_different_views = same.sum() - same.diagonal().sum()
+        same = pairs.diagonal(dim1=1, dim2=3)  # (M, M, N): views a and b of image i
+        of_different_views = same.sum() - same.diagonal().sum()  # without a = b
         hsic_zy = of_different_views / (N * M * (M - 1)) - k.mean()
 
         # HSIC(Z, Z): the mean square of the centred kernel.
@@ -545,7 +547,7 @@ def optimizer_of(model, args):
         groups.append(dict(params=[model.prototypes]))
     options = {}
     if args.optimizer == "lars":
-        options = dict(trust=1e-3, clip=False)  # as the bases have it on ImageNet
+        options = dict(trust=1e-3, clip=False)  # the bases' own on ImageNet
     Optimizer = common.OPTIMIZERS[args.optimizer]
     return Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay, **options)
 

@@ -5869,19 +5869,6 @@ def test_shapes_says_that_it_is_no_program(monkeypatch, capsys):
     assert "run python simclr.py" in capsys.readouterr().out
 
 
-def test_shapes_has_help(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["shapes.py", "--help"])
-    with pytest.raises(SystemExit, match="0"):
-        start_shapes()
-    assert "run python simclr.py" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("argument", ["--nonsense", "nonsense"])
-def test_shapes_refuses_arguments(monkeypatch, argument):
-    monkeypatch.setattr(sys, "argv", ["shapes.py", argument])
-    assert "nonsense is not known" in refusal(start_shapes)
-
-
 # ------------------------------------------------------------------------------------------ look.py
 def tiles(geometry, sheets):
     """The images (N, 3, side, side) in a page's sprites."""
