@@ -240,7 +240,8 @@ def nt_xent_and_gradient(z: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor
     ∂L/∂z_i = (Σ_j E_ij (1/s_i + 1/s_j) z_j − 2 z_i⁺) / (2B τ),  z_i⁺: the other view.
     """
     views = z.shape[2]
-    # One more row makes the product (zᵀz − 1)/τ, whose exp cannot overflow.
+    # One more row makes the product (zᵀz − 1)/τ, whose exp cannot overflow, nor vanish while τ is
+    # .025 or more.
     ones = torch.ones_like(z[:, :1])
     left = torch.cat([z, -ones], 1).mT
     right = torch.cat([z, ones], 1) / temperature
@@ -312,8 +313,23 @@ def max_cosine(W: Tensor, M: Tensor) -> Tensor:
 
 
 def spread(h: Tensor) -> Tensor:
-    """Mean standard deviation of h/‖h‖, h (R, m, n), times √m: (R,); 1 healthy, 0 collapsed."""
+    """Mean standard deviation of h/‖h‖, h (R, m, n), times √m: (R,); 1 healthy, 0 collapsed.
+
+    It does not see rank: with batch normalisation it is 1 even where all neurons are the same.
+    """
     return unit(h).std(2, correction=0).mean(1) * h.shape[1] ** 0.5
+
+
+def rank(W: Tensor, M: Tensor) -> Tensor:
+    """How many directions of the features the neurons tell apart, (R,): d all, 1 a single one.
+
+    The effective rank (Roy, Vetterli 2007) of the cosines of neurons and features: exp of the
+    entropy of their squared singular values, as shares. W: (R, m, p); M: (R, p, d).
+    """
+    cosines = F.normalize(W, dim=2) @ F.normalize(M, dim=1)  # (R, m, d)
+    squares = torch.linalg.svdvals(cosines).square()
+    shares = squares / squares.sum(1, keepdim=True)
+    return torch.special.entr(shares).sum(1).exp()
 
 
 # --------------------------------------------------------------------------------------- the model
@@ -484,7 +500,7 @@ class Model(nn.Module):
 
 
 # ---------------------------------------------------------------------------------------- training
-MEASURED = ("min", "median", "max", "loss", "spread")
+MEASURED = ("min", "median", "max", "loss", "spread", "rank")
 REMEMBER = 30  # seconds, at least, from one note of how far a program is to the next
 
 
@@ -528,13 +544,13 @@ def step(s: SimpleNamespace, data: Data, model: Model, a1, a2, number: int) -> T
 
 @torch.no_grad()
 def measure(model: Model, data: Data, loss: Tensor) -> Tensor:
-    """MEASURED of every replica, (5, R), on the CPU; loss: (R,), which the training knows."""
+    """MEASURED of every replica, (6, R), on the CPU; loss: (R,), which the training knows."""
     encoder = model.networks[0][0]
     W = encoder.W()
     quantiles = torch.linspace(0, 1, 3, device=data.device)
     smallest, median, largest = max_cosine(W, data.M).quantile(quantiles, dim=1)  # (R,) each
     h = encoder(data.x)
-    return torch.stack([smallest, median, largest, loss, spread(h)]).cpu()
+    return torch.stack([smallest, median, largest, loss, spread(h), rank(W, data.M)]).cpu()
 
 
 def marks(s: SimpleNamespace, records: int) -> set[int]:
@@ -590,13 +606,13 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
     → the curves, arrays: "epoch" (T,), and (T, R) each of
       min, median, max   of max_cosine
       loss               mean over the epoch that ended; NaN at the start
-      spread
+      spread, rank
     T is about twice `records`. BadInput when the loss is not finite.
     """
     data = Data(s, torch.device(device))
     model = Model(s, data)
     no_loss = data.M.new_full((len(data.M),), torch.nan)
-    curves = {0: measure(model, data, no_loss)}  # epoch → (5, R)
+    curves = {0: measure(model, data, no_loss)}  # epoch → (6, R)
     if memory and memory.exists():
         curves = recall(memory, model, data)
 
@@ -622,7 +638,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
             saved = time.perf_counter()
 
     found = {"epoch": np.array(list(curves), float)}
-    measured = torch.stack(list(curves.values())).numpy()  # (T, 5, R)
+    measured = torch.stack(list(curves.values())).numpy()  # (T, 6, R)
     for i, name in enumerate(MEASURED):
         found[name] = measured[:, i]
     return data.replicas, found
@@ -974,7 +990,7 @@ def parser() -> common.Parser:
     text = "standard deviation of ε (default: sqrt(log d) / d)"
     add("--noise", text, type=not_negative)
 
-    add("--temperature", "τ of SimCLR", type=positive)
+    add("--temperature", "τ of SimCLR", type=common.within(0.025, closed=True))
     add("--lr", "learning rate of plain SGD", type=positive)
     add("--epochs", "passes over the samples", type=whole)
     text = "samples per step; only SimCLR drops the last, smaller batch"

@@ -4481,6 +4481,15 @@ def test_spread_is_one_for_random_embeddings():
     assert sc.spread(h).tolist() == pytest.approx([1, 0], abs=0.02)
 
 
+def test_rank_counts_the_directions_of_features():
+    M = torch.linalg.qr(torch.randn(20, 8)).Q  # (p, d)
+    found_once = M.T * torch.arange(1, 9)[:, None]  # of any length
+    three = M[:, [0, 1, 2, 0, 1, 2]].T
+    one = torch.ones(6, 1) @ torch.randn(1, 20)
+    found = [sc.rank(W[None], M[None]).item() for W in (found_once, three, one)]
+    assert found == pytest.approx([8, 3, 1], rel=1e-3)
+
+
 def test_measured_numbers_are_of_their_definitions():
     s = small_setting(method="noncl", seeds=2, layers=2)
     data = sc.Data(s, "cpu")
@@ -4496,6 +4505,7 @@ def test_measured_numbers_are_of_their_definitions():
         "max": best[:, -1],
         "loss": loss,
         "spread": sc.spread(encoder(data.x)),
+        "rank": sc.rank(second @ first, data.M),
     }
     assert found.keys() == expected.keys()
     for name in expected:

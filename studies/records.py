@@ -76,6 +76,8 @@ WITH_CURVES = {
         "landscape-masks",
         "landscape-paper-fig4",
         "landscape-paper-figures",
+        "landscape-rank",
+        "landscape-rank-eq6",
     ],
 }
 # Data set, a run's first word → its classes, of equal size, and its test images.
