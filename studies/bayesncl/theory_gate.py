@@ -262,7 +262,7 @@ def summary(c: dict[str, Tensor]) -> dict[str, float]:
 
     frequent_…, rare_…      medians over dimensions active on a fifth of the images and more, and
                             on 1 to 5 %
-      …_mean_over_std       |mean| / std over batches
+      …_mean_over_std       |mean| / std over batches; of a mean of 0 about .67 / √batches
       …_std                 its denominator
       …_pi                  share of images; also of dimensions that the gate keeps less often than
                             not (closed) and others (open)

@@ -8,9 +8,10 @@ over all latents and masks. α is the probability that a mask keeps an entry, κ
     python studies/theory/theory.py      a table, and files in runs/theory-<time>
 
 The files are results.json and, with matplotlib, theory.png. What fails:
-1. Theorem 1(b) for Eq. (9) read literally, a mask for every negative, if (1 − α) exp τ > d − α.
+1. Theorem 1(b) for Eq. (9) read literally, a mask for every negative, if (1 − α) exp τ > d − α:
+   W with negative entries do better. Among W ≥ 0 permutations stay best.
 2. Theorem 2 as it is printed.
-3. Theorem 3 beyond κα² = 1 − b.
+3. Theorem 3, tried near the solution alone, beyond κα² = 1 − b.
 """
 
 import argparse
@@ -43,8 +44,8 @@ TAUS = [1, 2, 3, 4, 5, 6]  # of Theorem 1(b); here τ multiplies the similarity
 REGIONS = list(itertools.product((0.3, 0.6), (0.5, 0.7, 0.9), (0.3, 0.6, 0.9)))  # b, α, κ of 3
 
 
-def row(setting: str, measured: float, theorem: float, holds: bool) -> dict:
-    """A row of results.json, with the keys of sparse_coding.py's."""
+def row(setting: str, measured: float, theorem: float | None, holds: bool) -> dict:
+    """A row of results.json, with the keys of sparse_coding.py's. None: no theorem tells."""
     return {
         "experiment": "theory",
         "setting": setting,
@@ -163,8 +164,8 @@ def losses_over_tau(log_partition, d=FEATURES, keep=KEEP) -> tuple[list[float], 
 def theorem_1b(losses: dict[str, tuple]) -> list[dict]:
     """Permutations are the minima of the contrastive loss: tried at two τ.
 
-    losses: losses_over_tau of each of READINGS. It holds for Eq. (A.17), but for Eq. (9) only
-    where (1 − α) exp τ ≤ d − α.
+    losses: losses_over_tau of each of READINGS, found among W of any sign. It holds for Eq. (A.17),
+    but for Eq. (9) only where (1 − α) exp τ ≤ d − α.
     """
     rows = []
     for name, (permutation, lowest) in losses.items():
@@ -315,7 +316,9 @@ def table(rows: list[dict]) -> str:
     lines = [["setting", "measured", "theorem", "verdict"]]
     for found in rows:
         measured = f"{found['end_mean']:.4g}"
-        theorem = f"{found['paper']:.4g}"
+        theorem = "–"
+        if found["paper"] is not None:
+            theorem = f"{found['paper']:.4g}"
         lines.append([found["setting"], measured, theorem, found["verdict"]])
     return common.markdown(lines)
 

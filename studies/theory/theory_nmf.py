@@ -7,8 +7,9 @@ one class:
     Ā        = P(x, x') / √(P(x) P(x'))
 
 The spectral contrastive loss of features f is ‖Ā − F Fᵀ‖² less a constant, F_x = √P(x) f(x). With
-F ≥ 0 (NCL) it is a non-negative matrix factorisation, Theorem 2. Its minimisers from random starts
-stand beside those with F of any sign (CL), while the classes overlap more and more:
+F ≥ 0 (NCL) it is a non-negative matrix factorisation, Theorem 2. Its minimisers, each the best of
+three random starts, stand beside those with F of any sign (CL), while the classes overlap more and
+more:
 
     Theorem 4   without overlap the features are indicators of the classes,
                 f_c(x) = 1[x of class c] / √P(c)
@@ -203,7 +204,7 @@ def theorem_5(agreements: dict[str, list[float]]) -> list[dict]:
 
     def beyond(name, i):
         value = agreements[name][i]
-        found = row(setting(name, i), value, 1.0, True)
+        found = row(setting(name, i), value, None, True)
         found["verdict"] = "not unique" if value < UNIQUE else "unique"
         return found
 
