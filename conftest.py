@@ -23,7 +23,7 @@ import common  # noqa: E402
 import shapes  # noqa: E402
 
 METHODS = ["simclr", "ncl", "bayesncl", "sparsehead", "simsiam", "nce", "mmncl", "lpjepa"]
-NEEDED_FLAGS = {  # of the runs below: variants that no other test trains
+FLAGS = {  # of the runs below: a noisy gate and a running frequency, a target, the other noise
     "bayesncl": "--gate gumbel --similarity ipw",
     "sparsehead": "--base byol",
     "lpjepa": "--noise gaussian",
@@ -123,5 +123,5 @@ def runs(tiny, tmp_path_factory):
     """A folder with a finished run of each method, by the method's name."""
     root = tmp_path_factory.mktemp("runs")
     for method in METHODS:
-        run_program(f"{method}.py {tiny} {NEEDED_FLAGS.get(method, '')} --out", root / method)
+        run_program(f"{method}.py {tiny} {FLAGS.get(method, '')} --out", root / method)
     return root

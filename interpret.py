@@ -50,6 +50,9 @@ KEYS = "z", "y", "background", "h"  # of a file, what is measured
 OWN_FEATURES = "h, the embedding's own backbone"  # what the features in its file are called
 CELLS = 2**21  # numbers of a table, such as classes times dimensions, that are held at a time
 MATRIX = 32 * CELLS  # numbers: so large a matrix of activations or cosines (256 MB) is still held
+ROWS = 20_000  # images whose random directions are made at a time
+MANY = 10_000  # images: of more, P@k is of QUERIES of them
+QUERIES = 2000
 
 
 class BadInput(ValueError):
@@ -842,16 +845,16 @@ def of_rows(z: np.ndarray) -> dict[str, float]:
 def precision_at(z: np.ndarray | Tensor, y, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
     """P@k: % of an image's k nearest others (cosine) in z (N, K) with its label y (N,), by k.
 
-    The mean over all images, of more than 10,000 over 2,000 at random; None: too few images.
+    The mean over all images, of more than MANY over QUERIES at random; None: too few images.
     """
     if not isinstance(z, Tensor):
         z = torch.from_numpy(np.asarray(z, np.float32))
     z = F.normalize(z.float())
     y = torch.as_tensor(y, device=z.device)
     asked = torch.arange(len(z))
-    if len(z) > 10_000:
+    if len(z) > MANY:
         draw = torch.Generator().manual_seed(0)
-        asked = torch.randperm(len(z), generator=draw)[:2000]
+        asked = torch.randperm(len(z), generator=draw)[:QUERIES]
     most = min(max(ks), len(z) - 1)
     same = []
     for part in asked.to(z.device).split(max(1, min(1000, MATRIX // len(z)))):
@@ -1188,8 +1191,8 @@ def random_dictionary(
 
     parts = []  # (n, directions) each; with k the largest, (n, k)
     tops = []  # with k: their directions, (n, k) each
-    for first in range(0, N, 20_000):
-        last = min(first + 20_000, N)
+    for first in range(0, N, ROWS):
+        last = min(first + ROWS, N)
         if sparse:  # centred rows r - c would not be sparse: their products and norms follow
             rows = sparse_rows(source, first, last)
             along = rows @ basis - centre @ basis  # (n, directions)

@@ -65,8 +65,8 @@ import simsiam
 import sparse_coding as sc
 import sparsehead
 from conftest import (
+    FLAGS,
     METHODS,
-    NEEDED_FLAGS,
     ROOT,
     records,
     refusal,
@@ -155,6 +155,13 @@ def test_mapped_files_are_never_written(mapped):
     assert (mapped / "mine/x_train.npy").read_bytes() == before
 
 
+def test_a_folders_images_stay_on_the_disk(mapped):
+    array = common.load_numpy(mapped / "mine/x_train.npy")
+    images = common.checked_images("mine", {"x_train": array}, "x_train")
+    assert isinstance(array, np.memmap)
+    assert images.data_ptr() == array.ctypes.data
+
+
 def test_grey_images_have_three_equal_channels(tmp_path):
     np.savez(tmp_path / "grey.npz", x_train=TRAIN_IMAGES[..., 0], x_test=TEST_IMAGES[..., :1])
     data = common.load_data("grey", tmp_path)
@@ -212,6 +219,7 @@ def test_a_limit_is_of_labelled_images(tmp_path):
 
 def torchvision_dataset(root, download, train=None, split=None):
     """A data set with the attributes of torchvision's: `targets` under `train`, or `labels`."""
+    assert download
     if split == "train+unlabeled":
         images, labels = TRAIN_IMAGES[5:], TRAIN_LABELS[5:]
     elif train or split == "train":
@@ -1109,10 +1117,11 @@ def test_every_group_has_its_share_of_its_peak(groups):
 
 
 def test_a_checkpoint_keeps_the_peak_rates(groups):
+    resumed = copy.deepcopy(groups)
     common.set_lr(groups, 0.5)
-    groups.load_state_dict(groups.state_dict())
-    common.set_lr(groups, 1.0)
-    assert rates_of(groups) == [0.5, 2.0, 0.5]
+    resumed.load_state_dict(groups.state_dict())
+    common.set_lr(resumed, 1.0)
+    assert rates_of(resumed) == [0.5, 2.0, 0.5]
 
 
 # ---- sparsehead.py's schedules
@@ -2180,6 +2189,42 @@ def first_epoch(tiny, tmp_path, monkeypatch):
     return run
 
 
+class Divided(nn.Module):
+    """h tells whether an image is red, its class; z whether it is green, its background."""
+
+    def forward(self, x):
+        red, green, _ = (x.mean((2, 3)) > 0).float().unbind(1)
+        return torch.stack([red, 1 - red], 1), torch.stack([green, 1 - green], 1)
+
+
+@pytest.fixture
+def divided(tmp_path):
+    """What common.evaluate takes: a run, its data and such a model."""
+    y, background = torch.arange(80) % 2, torch.arange(80) // 2 % 2
+    x = torch.zeros(80, 3, 8, 8, dtype=torch.uint8)
+    x[y == 1, 0] = 255
+    x[background == 1, 1] = 255
+    two = torch.arange(2)
+    labels = (y, y, background, background)
+    data = common.Data("divided", x, x, *labels, classes=two, background_classes=two)
+    run = SimpleNamespace(args=SimpleNamespace(image_size=8), device="cpu", folder=tmp_path)
+    return run, data, Divided()
+
+
+def test_probes_are_of_their_features_and_label(divided):
+    found, *_ = common.evaluate(*divided)
+    for name in "lp1", "knn5":
+        assert found[name] == found[f"background_{name}_embedding"] == 100
+        assert found[f"background_{name}"] < 80
+        assert found[f"{name}_embedding"] < 80
+
+
+def test_neighbours_are_5_and_200(divided, monkeypatch):
+    monkeypatch.setattr(common, "knn_accuracy", mock.Mock(return_value=[5.0, 200.0]))
+    found, *_ = common.evaluate(*divided)
+    assert (found["knn5"], found["knn200"]) == (5, 200)
+
+
 @pytest.fixture
 def first_batch(tiny):
     """A function: a method and flags → what its first step starts from.
@@ -2251,19 +2296,10 @@ def test_bayesncls_step_is_its_equation(first_epoch, first_batch):
     assert scalars["open"].item() == pytest.approx(m1.mean().item(), abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["ncl", "bayesncl", "nce", "simsiam", "lpjepa"])
-def test_every_weight_is_trained_once(first_epoch, name):
-    _, optimizer, model = first_epoch(f"{name}.py")
-    trained = []
-    for group in optimizer.param_groups:
-        trained += map(id, group["params"])
-    assert sorted(trained) == sorted(map(id, model.parameters()))
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_the_first_epoch_changes_every_weight(first_epoch, first_batch, name):
-    _, _, model = first_epoch(f"{name}.py {NEEDED_FLAGS.get(name, '')}")
-    _, begun, _, _ = first_batch(importlib.import_module(name), NEEDED_FLAGS.get(name, ""))
+    _, _, model = first_epoch(f"{name}.py {FLAGS.get(name, '')}")
+    _, begun, _, _ = first_batch(importlib.import_module(name), FLAGS.get(name, ""))
     begun = dict(begun.named_parameters())
     for weight, value in model.named_parameters():
         assert not torch.equal(value, begun[weight]), weight
@@ -2274,8 +2310,8 @@ def test_every_methods_rate_follows_the_cosine(runs, name):
     *epochs, _ = records(runs / name)
     settings = json.loads((runs / name / "config.json").read_text())
     shares = [common.lr_share(step, 12, 4 * settings["warmup"]) for step in (3, 7, 11)]
-    rates = [line["lr"] / epochs[0]["lr"] for line in epochs]
-    assert rates == pytest.approx([share / shares[0] for share in shares])
+    rates = [line["lr"] for line in epochs]
+    assert rates == pytest.approx([settings["lr"] * share for share in shares])
 
 
 def test_the_gate_has_its_own_learning_rate(first_epoch):
@@ -2285,11 +2321,32 @@ def test_the_gate_has_its_own_learning_rate(first_epoch):
     assert list(map(id, gating["params"])) == list(map(id, model.gating.parameters()))
 
 
-def test_ncls_step_is_its_equation(first_epoch, first_batch):
-    scalars, *_ = first_epoch("ncl.py --temperature 0.3")
-    args, model, images, _ = first_batch(ncl)
+@pytest.mark.parametrize("method", [simclr, ncl], ids=["simclr", "ncl"])
+@pytest.mark.parametrize("loss", ["ntxent", "spectral"])
+def test_a_contrastive_step_is_its_equation(first_epoch, first_batch, method, loss):
+    scalars, *_ = first_epoch(f"{method.__name__}.py --loss {loss} --temperature 0.3")
+    args, model, images, _ = first_batch(method)
     v1, v2 = common.two_views(images, **options_of_views(args))
-    loss = simclr.nt_xent(model(v1)[1], model(v2)[1], 0.3)
+    z1, z2 = model(v1)[1], model(v2)[1]
+    if loss == "ntxent":
+        expected = naive_nt_xent(z1, z2, 0.3)
+    else:
+        expected = naive_spectral(z1, z2)
+    assert scalars["loss"].item() == pytest.approx(expected.item(), rel=1e-4)
+
+
+def test_mmncls_step_is_its_equation(first_epoch, tiny):
+    scalars, *_ = first_epoch("mmncl.py")
+    args = mmncl.parser().parse(shlex.split(tiny))
+    torch.manual_seed(args.seed)
+    data = common.load_data(args.dataset, args.data_root)
+    model = mmncl.network(args)
+    images, index = next(data.batches(args.batch_size, args.seed, 0, "cpu"))
+    torch.manual_seed(args.seed * 10_007**2)
+    x = common.augment(images, **options_of_views(args), flip=0.0)
+    words = mmncl.numbered(data.captions_train[index])
+    _, v, _, t = model(common.normalise(x), words)
+    loss = mmncl.info_nce(v, t, args.temperature)
     assert scalars["loss"].item() == pytest.approx(loss.item(), rel=1e-4)
 
 
@@ -2517,6 +2574,14 @@ def test_half_dimensions_are_the_largest_and_smallest_images():
     assert [a.name(4), a.name(N_DIMS + 4)] == ["+4", "-4"]
 
 
+def test_halves_of_a_sparse_embedding_are_its_signs():
+    z = sparse_matrix(signed=True)
+    a = interpret.activate(z, "top:0.5")
+    for k in range(N_DIMS):
+        assert {*members(a, k)} == {*np.flatnonzero(z[:, k] > 0)}
+        assert {*members(a, N_DIMS + k)} == {*np.flatnonzero(z[:, k] < 0)}
+
+
 def test_sparse_dimensions_are_active_on_their_top():
     z = sparse_matrix()
     every = interpret.nonzero(z)
@@ -2694,6 +2759,17 @@ def test_parts_of_the_dimensions_give_the_same(monkeypatch, activations):
         assert column == pytest.approx(columns[name], nan_ok=True), name
 
 
+@pytest.mark.parametrize("in_lists", [False, True], ids=["matrix", "lists"])
+def test_telling_dimensions_in_parts_are_the_same(monkeypatch, in_lists):
+    z = interpret.unit_rows(np.abs(dense_matrix()))
+    if in_lists:
+        z = interpret.nonzero(z)
+    whole = interpret.telling_dimensions(z, LABELS, np.arange(40), 8)
+    monkeypatch.setattr(interpret, "CELLS", 10)  # two dimensions at a time
+    in_parts = interpret.telling_dimensions(z, LABELS, np.arange(40), 8)
+    assert np.array_equal(in_parts, whole)
+
+
 def test_sparse_probes_regress_as_scikit_learn_does():
     linear_model = pytest.importorskip("sklearn.linear_model")
     x = np.random.default_rng(0).normal(size=(3, 200, 4)).astype(np.float32)
@@ -2796,7 +2872,7 @@ def test_pieces_cover_a_list_in_order():
     assert found == [[3, 3], [3], [9], [1, 1]]
 
 
-def test_sparse_and_dense_files_have_equal_signs():
+def test_signed_sparse_and_dense_give_equal_numbers():
     z = sparse_matrix(signed=True)
     entries = entries_from(z)
 
@@ -2857,6 +2933,16 @@ def test_precision_at_k_is_the_loop(monkeypatch, block):
             others = nearest[nearest != i][:k]
             right.append(LABELS[others] == LABELS[i])
         assert found[k] == pytest.approx(100 * np.mean(right))
+
+
+def test_precision_at_k_asks_images_of_the_whole_file(monkeypatch):
+    monkeypatch.setattr(interpret, "MANY", 300)
+    monkeypatch.setattr(interpret, "QUERIES", 100)
+    y = np.minimum(np.arange(400), 200)  # first 200 classes of one image, then one of 200
+    z = np.random.default_rng(0).normal(size=(400, 5)).astype(np.float32)
+    z[200:, 0] += 100  # which lie together
+    found = interpret.precision_at(z, y, (1,))
+    assert found[1] == pytest.approx(50, abs=20)
 
 
 def test_precision_at_k_needs_more_than_k_images():
@@ -2947,7 +3033,9 @@ def test_the_untrained_dictionary_is_of_centred_features():
     assert shifted == pytest.approx(first, abs=1e-4)
 
 
-def test_sparse_and_dense_have_one_untrained_dictionary():
+@pytest.mark.parametrize("rows", [20_000, 7], ids=["whole", "in parts"])
+def test_sparse_and_dense_have_one_untrained_dictionary(monkeypatch, rows):
+    monkeypatch.setattr(interpret, "ROWS", rows)
     z = sparse_matrix(signed=True).astype(np.float32)
     z *= np.arange(1, N_IMAGES + 1, dtype=np.float32)[:, None]  # rows of very different norms
     dense = interpret.random_dictionary(z, 5, seed=3)
@@ -3182,12 +3270,19 @@ def measured(tmp_path, monkeypatch, capsys):
 def test_the_program_prints_a_table_that_fits(measured):
     text, _ = measured
     assert max(map(len, text.splitlines())) <= 120
+
+
+def test_the_program_says_what_it_compared(measured):
+    text, _ = measured
     assert " untrained |" in text
+    assert "random directions of h" in text
     assert "MonoScore by dino.npy" in text
 
 
-def test_the_program_says_what_the_directions_are_of(measured):
-    assert "random directions of h" in measured[0]
+def test_the_program_names_the_best_dimensions(measured):
+    text, _ = measured
+    best = text.partition("dimensions that tell a class best:\n")[2].splitlines()[:4]
+    assert {line.split(":")[0].strip() for line in best} == {"0", "1", "2", "3"}
 
 
 def test_the_program_writes_the_numbers(measured):
@@ -3321,6 +3416,15 @@ def test_ctrl_c_ends_interpret_in_a_line(tmp_path, monkeypatch, capsys):
         runpy.run_path(str(ROOT / "interpret.py"), run_name="__main__")
     assert stop.value.code == 130
     assert capsys.readouterr().err == "interpret.py: stopped before its end\n"
+
+
+def test_interpret_alone_refuses_in_a_line(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "no.npz"
+    monkeypatch.setattr(sys, "argv", ["interpret.py", str(path)])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(str(ROOT / "interpret.py"), run_name="__main__")
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"interpret.py: {path} is not there\n"
 
 
 WRONG_FLAGS = {
@@ -3805,10 +3909,10 @@ def test_a_record_has_sparseheads_numbers():
     }
 
 
-def test_a_ratio_of_copies_is_undefined():
-    copies = torch.randn(4, 3).repeat(2, 1)
-    found = sparsehead.measure(copies, torch.randn(8, 3), None)
-    assert found["min_max_representation"] is None
+def test_without_a_head_no_columns_are_counted():
+    found = sparsehead.measure(torch.randn(8, 4), torch.randn(8, 3), None)
+    assert "l21" not in found
+    assert "unused_columns" not in found
 
 
 def test_what_is_undefined_is_shown_as_a_dash():
@@ -4020,6 +4124,29 @@ def test_a_step_moves_the_target_by_a_hundredth(one_step):
     run = one_step("--base byol")
     expected = 0.99 * run.before.target[1][3].weight + 0.01 * run.after["head.3.weight"]
     assert torch.allclose(run.after["target.1.3.weight"], expected, atol=1e-6)
+
+
+def test_the_targets_momentum_grows_over_the_run(one_step, monkeypatch):
+    told = []
+
+    def update_target(target, online, momentum):
+        told.append(momentum)
+
+    monkeypatch.setattr(sparsehead, "update_target", update_target)
+    one_step("--base byol --epochs 4")
+    assert told == pytest.approx([sparsehead.momentum_at(step, 4) for step in range(4)])
+
+
+def test_proximal_steps_follow_the_rate(one_step, monkeypatch):
+    told = []
+
+    def shrink_columns(weight, amount):
+        told.append(amount)
+
+    monkeypatch.setattr(sparsehead, "shrink_columns", shrink_columns)
+    one_step("--sparse-weight 2 --prox --epochs 4")
+    rates = [0.1 * common.lr_share(step, 4) for step in range(4)]
+    assert told == pytest.approx([2 * rate for rate in rates])
 
 
 @pytest.mark.parametrize("epochs, rest", [(1, True), (2, False)], ids=["first", "second"])
