@@ -1,5 +1,6 @@
 """What the tests share: programs run as their users run them, and small runs to look at."""
 
+import argparse
 import contextlib
 import importlib
 import io
@@ -96,6 +97,30 @@ def write_toy_run(root):
     backbone, _ = common.resnet("resnet8", 16)
     torch.save(backbone.state_dict(), folder / "backbone.pt")
     return folder
+
+
+class Parsed(Exception):
+    """A command line is good."""
+
+
+@pytest.fixture
+def parse_only(monkeypatch):
+    """Programs stop when their command line is parsed."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_stop(*args):
+        parse(*args)
+        raise Parsed
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
+
+
+def program_of(path):
+    """The function of a program that reads sys.argv."""
+    module = importlib.import_module(path.removesuffix(".py").rpartition("/")[2])
+    if hasattr(module, "parser"):
+        return module.parser().parse_args
+    return module.main
 
 
 @pytest.fixture(autouse=True)

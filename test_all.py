@@ -68,6 +68,8 @@ from conftest import (
     FLAGS,
     METHODS,
     ROOT,
+    Parsed,
+    program_of,
     records,
     refusal,
     run_program,
@@ -4696,25 +4698,21 @@ def test_a_cold_start_has_no_uncovered_features():
     assert sc.Data(small_setting(), "cpu").replicas[0]["uncovered"] == ""
 
 
-FACTORS_OF_DATA = {
-    "warm": 2.0,
-    "warm_columns": "aligned",
-    "sparsity": 0.5,
-    "latents": "authors",
-    "noise": 1.0,
-}
+FACTORS_OF_DATA = [
+    ("warm", 2.0),
+    ("warm_columns", "aligned"),
+    ("warm_columns", "covered"),
+    ("sparsity", 0.5),
+    ("latents", "authors"),
+    ("noise", 1.0),
+]
 
 
-@pytest.mark.parametrize("name, value", FACTORS_OF_DATA.items(), ids=FACTORS_OF_DATA)
+@pytest.mark.parametrize("name, value", FACTORS_OF_DATA)
 def test_a_factor_of_start_or_data_counts(name, value):
     base = dict(method="noncl", warm=1.0, latents="iid", sparsity=0.2, d=5)
     changed = base | {name: value}
     assert abs(last_loss(**changed) - last_loss(**base)).max() > 1e-6
-
-
-def test_covered_columns_count():
-    base = dict(method="noncl", warm=1.0, latents="iid", sparsity=0.2, d=5)
-    assert abs(last_loss(**base, warm_columns="covered") - last_loss(**base)).max() > 1e-6
 
 
 # ------------------------------------------------------------------------------------ the training
@@ -5913,6 +5911,11 @@ def scenes():
     return {name: shapes.draw(0, 1000, **shift) for name, shift in SHIFTS.items()}
 
 
+def test_another_seed_draws_other_pictures():
+    first, second = shapes.draw(0, 20), shapes.draw(0, 20, seed=1)
+    assert not np.array_equal(first["x_test"], second["x_test"])
+
+
 def digest(arrays):
     """The first digits of the SHA-256 of arrays, one after the other by their names."""
     together = b"".join(arrays[key].tobytes() for key in sorted(arrays))
@@ -6141,7 +6144,19 @@ def test_a_dimension_counts_its_images_and_classes(toy, rows):
         order = toy.active(k)
         counts = np.bincount(toy.y[order], minlength=2)
         assert rows("count", 6)[k].tolist() == counts.tolist()
-        assert rows("bins", 6)[k].sum() == rows("n", 6)[k] == len(order)
+        assert rows("n", 6)[k] == len(order)
+
+
+def test_a_dimension_has_a_histogram(toy, rows):
+    for k in range(6):
+        if toy.active(k):
+            values = toy.e[toy.active(k), k]
+            expected, _ = np.histogram(values / values.max(), look.BINS, (0, 1))
+            assert rows("bins", 6)[k].tolist() == expected.tolist()
+
+
+def test_an_image_counts_its_active_dimensions(toy, rows):
+    assert rows("actives", 40)[:, 0].tolist() == (toy.e > 1e-5).sum(1).tolist()
 
 
 def overlap(toy, k, other):
@@ -6158,6 +6173,20 @@ def test_a_dimension_has_partners_by_their_overlap(toy, rows):
         assert found == sorted((share for share in others if share), reverse=True)
 
 
+def test_partners_share_so_many_images(toy, rows):
+    for k in range(6):
+        for other, both in zip(rows("together", 6)[k], rows("both", 6)[k]):
+            if other < 6:
+                assert both == len({*toy.active(k)} & {*toy.active(other)})
+
+
+def test_what_is_never_met_is_most_expected_first():
+    z = np.eye(12)[np.repeat(np.arange(12), np.arange(1, 13))]  # on 1, 2, …, 12 images
+    found = look.partners(interpret.nonzero(z))["never"]
+    assert found[0].tolist() == [11, 10, 9, 8, 7, 6, 5, 4]
+    assert found[11].tolist() == [10, 9, 8, 7, 6, 5, 4, 3]
+
+
 def test_a_dimension_has_what_it_never_meets(toy, rows):
     for k in range(6):
         never = {o for o in rows("never", 6)[k].tolist() if o < 6}
@@ -6171,6 +6200,7 @@ def test_an_image_has_its_nearest_by_cosine(toy, rows):
         near = rows("near", 40)[i]
         nearest = np.sort(np.delete(cosines, i))[::-1][:12]
         assert cosines[near] == pytest.approx(nearest, abs=1e-6)
+        assert rows("close", 40)[i] / 32767 == pytest.approx(nearest, abs=1e-4)
 
 
 def test_an_image_has_its_dimensions_and_their_size(toy, rows):
@@ -6217,15 +6247,16 @@ def test_sprites_keep_every_image_in_its_place(n, side, expected):
     images = values.view(-1, 1, 1, 1).expand(-1, 3, side, side)
     geometry, sheets = look.sprites(images)
     assert len(sheets) == expected
+    for sheet in sheets:
+        width, height = Image.open(io.BytesIO(base64.b64decode(sheet))).size
+        assert width * height < 16e6
     middle = tiles(geometry, sheets)[:n, 0, side // 2, side // 2]
     assert (middle - values).abs().max() < 4
 
 
 def test_sprites_lie_on_jpegs_grid():
-    geometry, sheets = look.sprites(torch.zeros(20, 3, 50, 50, dtype=torch.uint8))
+    geometry, _ = look.sprites(torch.zeros(20, 3, 50, 50, dtype=torch.uint8))
     assert geometry["pitch"] % 16 == 0
-    sheet = Image.open(io.BytesIO(base64.b64decode(sheets[0])))
-    assert sheet.width * sheet.height < 16e6
 
 
 @pytest.mark.parametrize("height, width", [(96, 64), (64, 97), (32, 32)])
@@ -6407,6 +6438,27 @@ def test_a_page_knows_classes_by_own_numbers(toy):
     _, meta, found = toy.look()
     assert meta["labels"] == [["class 2", "class 5"]]
     assert np.array_equal(found["label0"], toy.y)
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["same", "others"])
+def test_runs_on_the_same_images_stand_side_by_side(tmp_path, same):
+    labels = LABELS
+    if not same:
+        labels = np.roll(LABELS, 1)
+    np.savez(tmp_path / "a.npz", z=sparse_matrix(), y=LABELS)
+    np.savez(tmp_path / "b.npz", z=sparse_matrix(), y=labels)
+    look.main([str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), "--out", str(tmp_path / "out")])
+    page = (tmp_path / "out/a/look.html").read_text(encoding="utf-8")
+    assert len(contents(page)[0]["runs"]) == 1 + same
+
+
+def test_two_sources_of_one_name_are_refused(tmp_path):
+    for name in "first", "second":
+        (tmp_path / name).mkdir()
+        np.savez(tmp_path / name / "a.npz", z=sparse_matrix())
+    sources = tmp_path / "first/a.npz", tmp_path / "second/a.npz"
+    message = refusal("look.py", *sources, "--out", tmp_path / "out")
+    assert "two sources have one name" in message
 
 
 def test_a_page_has_the_untrained_dictionary(looked_at):
@@ -7184,6 +7236,10 @@ def limited(tiny, tmp_path_factory):
     return folder
 
 
+def test_a_run_is_asked_of_its_own_images(limited):
+    assert len(common.labelled(common.read_run(limited), None, "x").y_train) == 60
+
+
 @pytest.mark.parametrize("flags, limit", [("", 60), ("--dataset few", None)], ids=["own", "other"])
 def test_a_limit_is_of_the_runs_own_data(limited, tmp_path, flags, limit):
     run_program(f"simclr.py {flags} --eval-only", limited, "--out", tmp_path)
@@ -7289,10 +7345,24 @@ def test_an_epoch_of_empty_images_is_warned_of(tiny, tmp_path, monkeypatch, caps
     assert warning in capsys.readouterr().err
 
 
-def test_an_epochs_line_says_how_far_it_is(tiny, tmp_path, capsys):
-    run_program(f"ncl.py {tiny} --epochs 1 --out", tmp_path / "run")
-    line = r"^epoch 1/1  0 s left  \d+ images/s  loss [\d.]+  spread [\d.]+  act [\d.]+  empty 0$"
+def test_an_epochs_line_says_how_far_it_is(tiny, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(common.time, "perf_counter", itertools.count().__next__)  # 1 s an epoch
+    run_program(f"ncl.py {tiny} --out", tmp_path / "run")
+    line = r"^epoch 1/3  2 s left  240 images/s  loss [\d.]+  spread [\d.]+  act [\d.]+  empty 0$"
     assert re.search(line, capsys.readouterr().out, re.MULTILINE)
+
+
+def seconds_of(folder):
+    """The seconds of training that a finished run tells."""
+    last = (folder / "metrics.jsonl").read_text().splitlines()[-1]
+    return json.loads(last)["seconds_train"]
+
+
+def test_a_resumed_run_goes_on_counting_seconds(copied, monkeypatch):
+    before = seconds_of(copied)
+    monkeypatch.setattr(common.time, "perf_counter", itertools.count().__next__)  # 1 s an epoch
+    run_program("ncl.py --epochs 5 --resume", copied)
+    assert seconds_of(copied) == pytest.approx(before + 2)
 
 
 # ------------------------------------------------------------------------------------------ options
@@ -7521,6 +7591,12 @@ def test_a_run_of_an_older_version_is_refused(runs, tmp_path, monkeypatch):
     Path("config.json").write_text(json.dumps(settings))
     message = refusal("simclr.py --resume .")
     assert ". does not say warmup: an older version of simclr.py made it" in message
+
+
+@pytest.fixture
+def copied(runs, tmp_path):
+    """A copy of a finished run, to be damaged."""
+    return shutil.copytree(runs / "ncl", tmp_path / "ncl")
 
 
 def changed_settings(copied, **changes):
@@ -7951,12 +8027,6 @@ def test_a_full_disk_leaves_no_half_settings(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.fixture
-def copied(runs, tmp_path):
-    """A copy of a finished run, to be damaged."""
-    return shutil.copytree(runs / "ncl", tmp_path / "ncl")
-
-
 def test_a_run_killed_without_log_goes_on(copied):
     (copied / "metrics.jsonl").unlink()
     (copied / "checkpoint.pt").unlink()
@@ -8377,30 +8447,6 @@ def documented_commands():
     call = r"^ *(?:torchrun --\S+|python) ([\w/]+\.py.*?)(?:  .*)?$"
     found = re.findall(call, "\n".join([readme, *PYTHON.values()]), re.M)
     return [*dict.fromkeys(found)]
-
-
-class Parsed(Exception):
-    """A command line is good."""
-
-
-@pytest.fixture
-def parse_only(monkeypatch):
-    """Programs stop when their command line is parsed."""
-    parse = argparse.ArgumentParser.parse_args
-
-    def parse_and_stop(*args):
-        parse(*args)
-        raise Parsed
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
-
-
-def program_of(path):
-    """The function of a program that reads sys.argv."""
-    module = importlib.import_module(path.removesuffix(".py").rpartition("/")[2])
-    if hasattr(module, "parser"):
-        return module.parser().parse_args
-    return module.main
 
 
 @pytest.mark.parametrize("command", documented_commands())

@@ -1,7 +1,5 @@
 """Tests of run.py: what it reads in runs.txt, what it starts, and what it records."""
 
-import argparse
-import importlib
 import json
 import math
 import os
@@ -9,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ import run
 import torch
 
 import common
-from conftest import refusal, run_program
+from conftest import Parsed, program_of, refusal, run_program
 
 
 @pytest.fixture
@@ -142,26 +141,13 @@ def test_rows_that_no_file_has_are_refused(rows):
 
 
 # ------------------------------------------------------------------------- the runs.txt as they are
-class Parsed(Exception):
-    """A command line is good."""
-
-
 @pytest.mark.parametrize("question", run.questions())
-def test_commands_of_a_question_parse(monkeypatch, question):
-    parse = argparse.ArgumentParser.parse_args
-
-    def parse_and_stop(*args):
-        parse(*args)
-        raise Parsed
-
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", parse_and_stop)
+def test_commands_of_a_question_parse(parse_only, monkeypatch, question):
     for lines in run.commands(question, None, None, "--checkpoint-every 50").values():
         for program, *argv in lines:
-            module = importlib.import_module(program.rpartition("/")[2][:-3])
             monkeypatch.setattr(sys, "argv", [program, *argv])
-            reads = module.parser().parse_args if hasattr(module, "parser") else module.main
             with pytest.raises(Parsed):
-                reads()
+                program_of(program)()
 
 
 RUN_BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
@@ -267,6 +253,12 @@ def test_a_folder_of_other_flags_is_refused(studies, begun, reason):
     (run.RUNS / "a-seed1" / "config.json").write_text(json.dumps(dict(command=begun)))
     with pytest.raises(common.BadInput, match=reason):
         run.record_all("q", {"a-seed1": [["ncl.py", "--seed", "1"]]}, 1, "cpu", "data", math.inf)
+
+
+def test_what_cannot_be_recorded_did_not_end_well(studies, monkeypatch, capsys):
+    monkeypatch.setattr(records, "keep", mock.Mock(side_effect=common.BadInput("it collapsed")))
+    assert not run.keep("q", "a-seed1", 0)
+    assert "a-seed1: not recorded: it collapsed" in capsys.readouterr().err
 
 
 def test_a_finished_program_of_other_flags_is_refused(studies):

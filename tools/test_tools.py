@@ -35,6 +35,7 @@ from torchvision.transforms.v2 import functional as TF
 import common
 import look
 import shapes
+import weights
 from conftest import METHODS, ROOT, records, refusal, run_program, write_toy_run
 
 
@@ -382,10 +383,11 @@ def test_classes_txt_names_the_numbers(whole):
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_a_seed_is_a_split(whole, seed):
-    first, _ = decode.find_images(whole, 0.5, 0)
-    second, _ = decode.find_images(whole, 0.5, seed)
-    assert (first == second) == (seed == 0)
+def test_a_seed_is_a_split(whole, tmp_path, seed):
+    again = shutil.copytree(whole, tmp_path / "again")
+    run_program("decode.py --size 8 --test-share 0.5 --seed 0", whole)
+    run_program(f"decode.py --size 8 --test-share 0.5 --seed {seed}", again)
+    assert (rows_of(whole) == rows_of(again)) == (seed == 0)
 
 
 def test_training_images_alone_are_split(whole, tmp_path):
@@ -632,6 +634,15 @@ def test_finetuning_changes_a_copy_of_the_backbone(calls):
     assert path.read_bytes() == calls.before
     for name in "0.weight", "1.weight", "1.running_mean":
         assert not torch.equal(trained[name].cpu(), saved[name])
+
+
+def test_from_scratch_is_not_the_runs_weights(toy_run):
+    run = common.read_run(toy_run)
+    saved = torch.load(toy_run / "backbone.pt", weights_only=True)["0.weight"]
+    loaded, _ = finetune.backbone_of(toy_run, run, from_scratch=False)
+    fresh, _ = finetune.backbone_of(toy_run, run, from_scratch=True)
+    assert torch.equal(loaded[0].weight, saved)
+    assert not torch.equal(fresh[0].weight, saved)
 
 
 def new_args(**changed):
@@ -1213,19 +1224,21 @@ def test_selection_keeps_an_eighth_a_quarter_and_half(telling):
     assert {*selection.feature_selection(strong, y, weak, y, 1e-3)} == keys
 
 
-@pytest.fixture
-def selected(runs, tmp_path):
-    """What selection.json says of a run."""
-    folder = tmp_path / "ncl"
-    shutil.copytree(runs / "ncl", folder)
+def test_selection_measures_a_run(runs, tmp_path):
+    folder = shutil.copytree(runs / "ncl", tmp_path / "ncl")
     run_program("selection.py", folder)
-    return json.loads((folder / "selection.json").read_text())
-
-
-def test_selection_measures_a_run(selected):
-    means = [selected[f"sepin_{k}"] for k in (1, 10, 100, "all")]
-    assert means == sorted(means, reverse=True)
+    selected = json.loads((folder / "selection.json").read_text())
+    assert {f"sepin_{k}" for k in (1, 10, 100, "all")} <= {*selected}
     assert {f"lp1_top_{m}" for m in (32, 64, 128)} <= {*selected}
+
+
+def test_sepin_is_of_two_views_as_in_training(runs, tmp_path):
+    folder = shutil.copytree(runs / "ncl", tmp_path / "ncl")
+    with mock.patch.object(common, "augment", wraps=common.augment) as augment:
+        run_program("selection.py", folder)
+    run = common.read_run(folder)
+    expected = (run.min_scale, run.jitter, run.gray, run.blur, run.crop)
+    assert [call.args[2:] for call in augment.call_args_list] == [expected] * 2
 
 
 def test_a_run_without_labels_has_sepin_alone(tiny, tmp_path, capsys):
@@ -1423,6 +1436,11 @@ def test_what_a_tool_cannot_use_is_refused(runs, tmp_path, monkeypatch, command,
     before = sorted(runs.rglob("*"))
     assert message in refusal(command.format(ncl=runs / "ncl", mmncl=runs / "mmncl"))
     assert sorted(runs.rglob("*")) == before
+
+
+def test_weights_that_half_precision_lacks_are_refused():
+    with pytest.raises(common.BadInput, match="w is too large for half precision"):
+        weights.halved({"w": torch.tensor([1e6])})
 
 
 def test_captions_of_other_images_are_refused(runs, tmp_path):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -164,11 +165,30 @@ def test_only_gates_are_closed(of_runs):
 
 
 @pytest.mark.parametrize("method", ["ncl", "bayesncl"])
-def test_gradients_of_a_run_have_their_size(of_runs, method):
+def test_gradients_of_a_run_are_plausible(of_runs, method):
     numbers = of_runs[method]
     assert numbers["frequent_dims"] > 20
     assert 0 < numbers["frequent_left"] < 1
     assert 0 < numbers["frequent_mean_over_std"] < 3
+
+
+def test_gradients_are_of_a_training_step(runs, monkeypatch):
+    run, model = theory_gate.common.load_run(runs / "ncl")
+    lengths = []
+
+    def pull_and_push(z1, z2, temperature):
+        lengths.extend(z1.norm(dim=1).tolist())
+        assert model.training
+        return torch.ones(2, z1.shape[1])
+
+    monkeypatch.setattr(theory_gate, "pull_and_push", pull_and_push)
+    monkeypatch.setattr(theory_gate, "gain", all_open)
+    two_views = mock.Mock(wraps=theory_gate.common.two_views)
+    monkeypatch.setattr(theory_gate.common, "two_views", two_views)
+    theory_gate.conflict(run, model, None, batches=2)
+    assert [length for length in lengths if length > 0] == pytest.approx([1] * len(lengths))
+    of_training = {name: getattr(run, name) for name in ("min_scale", "jitter", "gray", "blur")}
+    assert two_views.call_args.kwargs == of_training | {"crop": run.crop}
 
 
 def test_mean_and_deviation_are_over_batches(runs, monkeypatch):

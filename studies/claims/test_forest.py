@@ -16,7 +16,7 @@ def two_runs(tmp_path, monkeypatch):
     (tmp_path / "q").mkdir()
     for run, seeds in ("a", (1, 2, 3)), ("b", (2, 3, 4)):
         for seed in seeds:
-            final = {"lp1": 10.0 * seed + (run == "a")}
+            final = {"lp1": 10.0 * seed + (run == "a"), "base": 4.0 * seed}
             records.put(tmp_path / "q" / "records.jsonl", dict(run=run, seed=seed, final=final))
     yield
     report.records_in.cache_clear()
@@ -27,7 +27,7 @@ def test_differences_are_of_shared_seeds(two_runs):
 
 
 def test_a_difference_within_a_run_has_its_seeds(two_runs):
-    assert forest.differences("lp1-lp1", "q#a") == [0, 0, 0]
+    assert forest.differences("lp1-base", "q#a") == [7, 13, 19]
 
 
 @pytest.mark.parametrize("title, key, runs, papers", forest.PANELS)
