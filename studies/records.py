@@ -24,6 +24,7 @@ import os
 import re
 import shutil
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -186,14 +187,13 @@ def kept_dimensions(question: str) -> dict[str, dict[int, np.ndarray]]:
     text = (STUDIES / question / "dimensions.csv").read_text(encoding="utf-8")
     first, *lines = text.splitlines()
     names = first.removeprefix("run,seed,")
-    found = {}
+    lines_of = defaultdict(list)  # of each run and seed
     for line in lines:
         run, seed, rest = line.split(",", 2)
-        of_run = found.setdefault(run, {})
-        of_run.setdefault(int(seed), [names]).append(rest)
-    for of_run in found.values():
-        for seed, own in of_run.items():
-            of_run[seed] = read_columns(own)
+        lines_of[run, int(seed)].append(rest)
+    found = defaultdict(dict)
+    for (run, seed), own in lines_of.items():
+        found[run][seed] = read_columns([names, *own])
     return found
 
 
@@ -210,10 +210,7 @@ def of_background(columns: np.ndarray, background: int) -> np.ndarray:
 def from_dimensions(columns: np.ndarray) -> dict[str, float]:
     """What the numbers of all dimensions say of a run.
 
-    cons_<share>     Cons. in % of the dimensions active on that share of the images or more
     cons_weighted    Cons. in %, weighted by activation
-    rare_dims        the number of live dimensions below the smallest share
-    entries          active entries of an image
     dead_dims        dead dimensions in %
     dims_, rate_<background>    number and mean rate of the dimensions that stand for it
     """
@@ -222,14 +219,8 @@ def from_dimensions(columns: np.ndarray) -> dict[str, float]:
     act = columns["act"]
     cons = 100 * columns["cons"]
     found = {}
-    for share in interpret.SHARES:
-        frequent = act >= share
-        if frequent.any():
-            found[f"cons_{share}"] = float(cons[frequent].mean())
     if len(act):
         found["cons_weighted"] = float(np.average(cons, weights=act))
-    found["rare_dims"] = int((act < interpret.SHARES[0]).sum())
-    found["entries"] = float(act.sum())
     found["dead_dims"] = 100 - 100 * len(act) / K
     if "background_cons" in columns.dtype.names:
         for b, name in enumerate(shapes.BACKGROUNDS):

@@ -73,7 +73,6 @@ COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the n
     "nameable / by chance": "{nameable:.1f} / {nameable_chance:.1f}",
     "by 20 images / by chance": "{nameable_top:.1f} / {nameable_top_chance:.1f}",
     # of fine-tuning on a share of the labels
-    "tuned on 1 % / 10 %": "{finetune_0.01_top1:.1f} / {finetune_0.1_top1:.1f}",
     "1 %": "{finetune_0.01_top1:.1f}",
     "10 %": "{finetune_0.1_top1:.1f}",
     "100 %": "{finetune_1.0_top1:.1f}",
@@ -97,11 +96,7 @@ for name in shapes.BACKGROUNDS:
     COLUMNS[name] = f"{{dims_{name}:.0f}}, {{rate_{name}:.2f}}"
 for share in interpret.SHARES:
     COLUMNS[f"≥ {100 * share:g} %"] = f"{{cons_{share}:.1f}}"
-for kind in ("top", "random"):  # of tools/selection.py
-    for m in (32, 64, 128):
-        COLUMNS[f"P@10, {kind} {m}"] = f"{{p_at_10_{kind}_{m}:.1f}}"
-        COLUMNS[f"LP@1, {kind} {m}"] = f"{{lp1_{kind}_{m}:.1f}}"
-for m in (32, 64, 128):
+for m in (32, 64, 128):  # of tools/selection.py
     COLUMNS[f"P@10, {m} − all"] = f"{{p_at_10_top_{m}-p_at_10:.1f}}"
     COLUMNS[f"LP@1, {m} − all"] = f"{{lp1_top_{m}-lp1_embedding:.1f}}"
     COLUMNS[f"P@10, {m} − random"] = f"{{p_at_10_top_{m}-p_at_10_random_{m}:.1f}}"

@@ -16,7 +16,7 @@ line in records.jsonl and its folder in runs/ first.
 
     python studies/run.py ncl                        SimCLR, NCL, NCL + TopK
     python studies/run.py ncl bayesncl --rows "cifar10-cpu-*" shapes-ncl --seeds 1 2
-    python studies/run.py cifar100                   after 5, 10 and 20 epochs
+    python studies/run.py cifar100 --rows "cifar100-cpu-*"   after 5, 10 and 20 epochs
     python studies/run.py landscape --jobs 1         sparse_coding.py, one thread
     python studies/run.py gpu                        the papers' recipes for 200 epochs, for a GPU
     python studies/report.py                         then put the numbers into the pages
@@ -38,6 +38,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import defaultdict
 
 import records
 import torch
@@ -160,9 +161,9 @@ def commands(
 def checkpoints_read(question: str) -> dict[str, set[int]]:
     """Run → after how many epochs others read its checkpoint."""
     text = (records.STUDIES / question / "runs.txt").read_text(encoding="utf-8")
-    read = {}
+    read = defaultdict(set)
     for name, epochs in re.findall(r"runs/(\S+)-seed\{seed\}/checkpoint-(\d+)\.pt", text):
-        read.setdefault(name, set()).add(int(epochs))
+        read[name].add(int(epochs))
     return read
 
 
@@ -246,7 +247,7 @@ def start(name: str, command: list[str], device: str) -> subprocess.Popen:
 
 
 def has_ended(name: str) -> bool:
-    """Whether runs/<name> is complete, of a program with seeds of its own: it has no --resume."""
+    """Whether runs/<name> is complete, of a program with seeds of its own, which then refuses."""
     run = RUNS / name
     return (run / "results.json").exists() and not (run / "memory").exists()
 
@@ -435,8 +436,10 @@ def main(argv=None):
     of_questions = {}
     for question in args.questions:
         of_questions[question] = commands(question, args.rows, args.seeds, extra)
-    if not any(of_questions.values()):
-        raise common.BadInput("no runs.txt of these questions has such runs")
+    rows = [row for question in args.questions for row in rows_of(question)]
+    for pattern in args.rows or []:
+        found = fnmatch.filter(rows, pattern)
+        common.need(found, f"--rows {pattern}: no runs.txt of these questions has such runs")
 
     well = True
     for question, runs in of_questions.items():

@@ -9,6 +9,8 @@ Reads one of
     <folder>/{train,test}/<class>/*    in any depth below the class; val/ serves as test/
     <folder>/{train,test}/*            images without labels
     <folder>/<class>/*, <folder>/*     with --test-share, which splits them (or train/ alone)
+Images are files that end in .jpg, .jpeg, .png, .ppm, .bmp, .pgm, .tif, .tiff or .webp; others are
+left alone: convert .gif, .heic and .avif first.
 (Of Tiny-ImageNet remove the unlabelled test/ and sort val/ into class folders first.)
 
 Writes into the folder, where --dataset finds them

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -286,11 +287,11 @@ def landscapes(folder: Path, curves: dict[str, np.ndarray]) -> list[str]:
 
     curves: <experiment>/<setting>/<key>: lr_times_steps (T,), min and loss (T, seeds)
     """
-    experiments = {}  # name: its settings
+    experiments = defaultdict(list)  # name: its settings
     for key in curves:
         if key.endswith("/min"):
             experiment, setting = key.removesuffix("/min").split("/", 1)
-            experiments.setdefault(experiment, []).append(setting)
+            experiments[experiment].append(setting)
     names = []
     for experiment, settings in experiments.items():
         name = f"{experiment}.png"

@@ -258,8 +258,9 @@ def draw_row(panels, rows: dict[str, dict]) -> None:
         common_letters = os.path.commonprefix(list(rows))
         shared = common_letters[: common_letters.rfind("-") + 1]
     width = 0.36 / len(rows)
+    first = next(iter(rows.values()))  # all have the same numbers
+    shifts = [shift for shift in ("clean", *SHIFTS) if f"h_{shift}" in first]
     for m, (name, found) in enumerate(rows.items()):
-        shifts = [shift for shift in ("clean", *SHIFTS) if f"h_{shift}" in found]
         for e, style, offset, alpha in ("h", "-", 0.0, 1.0), ("z", "--", 0.5, 0.5):
             for panel, kind in zip(curves, CORRUPTIONS):
                 scores = [found[f"{e}_clean"]]
@@ -270,9 +271,9 @@ def draw_row(panels, rows: dict[str, dict]) -> None:
             places = [i + (m + offset) * 0.8 / len(rows) for i in range(len(shifts))]
             heights = [found[f"{e}_{shift}"] for shift in shifts]
             bars.bar(places, heights, width, color=f"C{m}", alpha=alpha)
-        ticks = [i + 0.3 for i in range(len(shifts))]
-        bars.set_xticks(ticks, [shift.replace("_", "\n") for shift in shifts])
-    bars.set(title="shifts (pale: z)", visible="h_paired" in found)
+    ticks = [i + 0.3 for i in range(len(shifts))]
+    bars.set_xticks(ticks, [shift.replace("_", "\n") for shift in shifts])
+    bars.set(title="shifts (pale: z)", visible="h_paired" in first)
 
 
 def draw(paths: list[Path], path: str) -> None:

@@ -803,15 +803,15 @@ def test_a_network_that_has_diverged_is_never_right():
 
 
 def test_every_rate_starts_from_the_same_random_weights(toy_run):
-    weights = []
+    started = []
 
     def spy(backbone, *_):
-        weights.append(backbone[0].weight)
+        started.append(backbone[0].weight)
         torch.rand(1)
 
     with mock.patch.multiple(finetune, finetune=spy, accuracy=lambda *_: (0.0, 0.0)):
         run_program("finetune.py --from-scratch --tune 0.1 0.2 --labels=1", toy_run)
-    first, *others = weights
+    first, *others = started
     assert len(others) == 2
     assert all(torch.equal(first, other) for other in others)
 

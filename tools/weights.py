@@ -3,8 +3,9 @@
     python tools/weights.py runs/<run> weights/<name>
     python ncl.py --eval-only weights/<name>/checkpoint.pt --out runs/<name>
 
-The copy has config.json, checkpoint.pt and backbone.pt. It is read like the run; what else a run
-leaves, such as embeddings.npz, --eval-only makes anew. It cannot be trained further.
+The run is of an image method. The copy has config.json, checkpoint.pt and backbone.pt. It is read
+like the run; what else a run leaves, such as embeddings.npz, --eval-only makes anew. It cannot be
+trained further.
 """
 
 import argparse

@@ -23,7 +23,7 @@ METHODS = {"simclr": "SimCLR", "ncl": "NCL", "bayesncl": "BayesNCL"}
 ROWS = {  # of the picture: the first words of the runs, the label's prefix
     "built-in data set, class": ("claims-shapes", ""),
     "built-in data set, background": ("claims-shapes", "background_"),
-    "CIFAR-10, class": ("claims-cifar10", ""),
+    "CIFAR-10, default, class": ("claims-cifar10", ""),
     "CIFAR-100 of 10,000, class": ("claims-cifar100-10k", ""),
 }
 PANELS = {"adjusted": "adj., %", "best_f1": "best F1 a class, %"}

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import report  # noqa: E402
 from records import ROOT, STUDIES, common  # noqa: E402
 
-METHODS = {  # a method: its runs, <question>#<run> after the data set
+METHODS = {  # a method: its runs, <question>#<run>; {} is the data set
     "SimCLR": "ncl#{}-simclr",
     "NCL": "ncl#{}-ncl",
     "BayesNCL": "bayesncl#{}-bayesncl",
@@ -24,10 +24,10 @@ DATA_SETS = {"built-in": "shapes", "CIFAR-10": "cifar10-cpu"}
 KEPT = (32, 64, 128)  # of 256 dimensions
 CORRUPTIONS = ("noise", "blur", "contrast", "brightness", "pixelation", "jpeg")
 SHIFTS = ("clean", "reversed", "unseen", "paired")
-VECTORS = {
+VECTORS = {  # how each is drawn, and its name
     "h": ("o-", "backbone h"),
     "z": ("s--", "embedding z"),
-}  # how each is drawn, and its name
+}
 
 
 def seeds_of(method: str, data_set: str) -> list[dict[str, float]]:

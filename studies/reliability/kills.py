@@ -3,7 +3,7 @@
     python studies/reliability/kills.py --write studies/reliability/kills-<date>.txt
 
 Each program trains for a second or two, is killed at random moments (SIGKILL) and resumed, and is
-killed again, until it is through. Then every file that it leaves is compared, bit for bit, with
+killed again, until it is through. Then every file but config.json is compared, bit for bit, with
 that of a run without kills: weights and optimizer in checkpoint.pt, backbone.pt, embeddings.npz,
 metrics.jsonl; times are left out.
 """

@@ -32,7 +32,9 @@ def curves_of(run: str) -> dict[str, tuple[list[int], list[float]]]:
         for line in csv.DictReader(file):
             if line["run"] != run:
                 continue
-            epochs, spread = found.setdefault(line["seed"], ([], []))
+            if line["seed"] not in found:
+                found[line["seed"]] = [], []
+            epochs, spread = found[line["seed"]]
             epochs.append(int(line["epoch"]))
             spread.append(float(line["spread"]))
     if not found:

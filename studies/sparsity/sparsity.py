@@ -1,7 +1,7 @@
 """Is sparsity better built in or added afterwards? Methods at equal numbers of active entries.
 
     python studies/run.py ncl sparsity                      trains what is not on record
-    python studies/sparsity/sparsity.py runs/*-sparsity-* runs/shapes-simclr-* runs/shapes-ncl-seed*
+    python studies/sparsity/sparsity.py runs/*-sparsity-* runs/shapes-{simclr,ncl}-seed[1-4]
                                                             measures runs
     python studies/sparsity/sparsity.py --draw FILE         draws what is on record
 
@@ -27,7 +27,6 @@ MonoScore is by one network for all methods: SimCLR's in its run of the next see
 """
 
 import argparse
-import json
 import re
 import sys
 from pathlib import Path
@@ -172,8 +171,7 @@ def next_seed(seed: int, seeds) -> int:
 
 def keep(folder: Path, numbers: dict[str, float]) -> None:
     """Write stability.json into a run's folder and, where it is on record, into its record."""
-    with common.replacing(folder / "stability.json") as file:
-        file.write(json.dumps(numbers).encode() + b"\n")
+    common.write_json(folder / "stability.json", numbers)
     records.add(folder, "stability", numbers)
 
 
