@@ -325,7 +325,7 @@ def on_record(studies):
 def test_rows_are_the_data_on_record(on_record):
     rows = picture.on_record()
     assert list(rows) == list(picture.ROWS)[:3]  # nothing of CIFAR-100
-    assert {title: list(row) for title, row in rows.items()}["CIFAR-10, class"] == ["simclr"]
+    assert {title: list(row) for title, row in rows.items()}["CIFAR-10, default, class"] == ["simclr"]
 
 
 def test_a_curve_has_means_and_intervals(on_record):
@@ -338,7 +338,7 @@ def test_a_curve_has_means_and_intervals(on_record):
 
 
 def test_one_seed_has_no_interval(on_record):
-    seeds = picture.on_record()["CIFAR-10, class"]["simclr"]
+    seeds = picture.on_record()["CIFAR-10, default, class"]["simclr"]
     assert picture.points(seeds, "trained", "best_f1")[:, 2].tolist() == [0, 0]
 
 
