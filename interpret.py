@@ -5,8 +5,8 @@ and an untrained dictionary give.
     python interpret.py features.npz              z (N, K); where you have them y (N,) and h (N, d)
     python interpret.py latents.npz --labels y.npy --features h.npy --classes names.txt
 
-A dimension is the list of images that it is active on, the strongest first. What is said of labels
-is counted over these lists, so it costs what the active entries cost, and not N times K.
+A dimension is the list of images that it is active on, the strongest first. What it says about
+labels is counted over these lists, so it costs what the active entries cost, and not N times K.
 
 Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NCL]). A dense one is
 never 0. With negative entries each of its dimensions becomes two, +k and -k, active on the 1 % of
@@ -14,7 +14,8 @@ the images where z_k is largest and smallest; without, it has +k alone. --active
 top:0.03 decides otherwise.
 
 Controls, measured in the same way:
-    untrained   random directions of the features h that z is made of, else of z; as many active
+    untrained   random directions of the features h that z is made of, else of z; made as sparse,
+                and active by the same rule
     shuffled    the same dimensions, the labels in random order
 
 Files: .npy, .npz, .pt, .safetensors, .parquet, and scipy's sparse .npz. Into --out go the printed

@@ -12,7 +12,7 @@ multi-modal extension. --activation none is CLIP's loss (Radford et al. 2021, ar
 
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
-2. It has no code for MMNCL: the text encoder, the recipe and τ are ours (CLIP learns τ).
+2. The paper has no code for MMNCL: text encoder, recipe and τ are ours (CLIP learns τ).
 3. Images are cropped and nothing else, not even mirrored, because captions speak of places and
    colours.
 4. A caption is the mean of its words' vectors: their order is lost.

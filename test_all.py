@@ -4615,8 +4615,16 @@ def test_rank_counts_the_directions_of_features():
     found_once = M.T * torch.arange(1, 9)[:, None]  # of any length
     three = M[:, [0, 1, 2, 0, 1, 2]].T
     one = torch.ones(6, 1) @ torch.randn(1, 20)
-    found = [sc.rank(W[None], M[None]).item() for W in (found_once, three, one)]
-    assert found == pytest.approx([8, 3, 1], rel=1e-3)
+    uneven = M[:, [0, 0, 0, 1]].T  # squares 3 and 1
+    found = [sc.rank(W[None], M[None]).item() for W in (found_once, three, one, uneven)]
+    assert found == pytest.approx([8, 3, 1, 4 / 3**0.75], rel=1e-3)
+
+
+@pytest.mark.parametrize("method", ["simsiam", "noncl"])
+def test_a_diverged_landscape_ends_in_a_line(method):
+    steep = dict(similarity="product", batch_norm="no", layers=2, lr=100.0, epochs=8, seeds=1)
+    with pytest.raises(common.BadInput, match="the loss is not finite in epoch"):
+        sc.train(small_setting(method=method, **steep))
 
 
 def test_measured_numbers_are_of_their_definitions():

@@ -137,7 +137,8 @@ def test_rows_and_seeds_are_the_wanted_ones(rows, patterns, seeds, expected):
 
 
 def test_rows_that_no_file_has_are_refused(rows):
-    assert "no runs.txt of these questions has such runs" in refusal("run.py q --rows c")
+    message = refusal("run.py q --rows a c")
+    assert "--rows c: no runs.txt of these questions has such runs" in message
 
 
 # ------------------------------------------------------------------------- the runs.txt as they are
