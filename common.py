@@ -468,6 +468,7 @@ class Data:
     y, background: labels (N,) int64, numbered 0, 1, … without gaps
     classes, background_classes: (C,), the numbers that the data set itself gives these classes
     captions: (N,) strings
+    x_unlabeled: what pre-training sees in the place of x_train
     """
 
     name: str
@@ -609,10 +610,12 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
         return shapes.draw()
     folder = root / name
     archive = root / f"{name}.npz"
+    files = sorted(folder.glob("*.npy"))
     if archive.exists():
+        two = f"{archive} and {folder}/*.npy are two data sets of one name: rename one of them"
+        need(not files, two)
         arrays = load_numpy(archive)
         return {MEDMNIST.get(key, key): arrays[key] for key in arrays}
-    files = sorted(folder.glob("*.npy"))
     if files:
         return {file.stem: load_numpy(file) for file in files}
     if folder.is_dir() and any(folder.iterdir()):

@@ -8,10 +8,10 @@ and an untrained dictionary give.
 A dimension is the list of images that it is active on, the strongest first. What it says about
 labels is counted over these lists, so it costs what the active entries cost, and not N times K.
 
-Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NCL]). A dense one is
-never 0. With negative entries each of its dimensions becomes two, +k and -k, active on the 1 % of
-the images where z_k is largest and smallest; without, it has +k alone. --active nonzero or --active
-top:0.03 decides otherwise.
+Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NCL]). A dense one has
+more than half of its entries active. With negative entries each of its dimensions becomes two, +k
+and -k, active on the 1 % of the images where z_k is largest and smallest; without, it has +k alone.
+--active nonzero or --active top:0.03 decides otherwise.
 
 Controls, measured in the same way:
     untrained   random directions of the features h that z is made of, else of z; made as sparse,

@@ -8,7 +8,7 @@ Representations", ICML 2020, arXiv 2002.05709, Eq. (1).
 The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper (arXiv 2605.28441).
 
     python simclr.py                                     the built-in data set, on a laptop
-    python simclr.py --dataset cifar100 --epochs 200     the papers' CL row
+    python simclr.py --dataset cifar100 --epochs 200     the papers' row CL (contrastive learning)
 
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.

@@ -151,6 +151,12 @@ def test_a_folder_of_npy_files_is_read(mapped):
     assert_holds_arrays(common.load_data("mine", mapped))
 
 
+def test_two_data_sets_of_one_name_are_refused(mapped):
+    np.savez(mapped / "mine.npz", **ARRAYS)
+    message = refusal(functools.partial(common.load_data, "mine", mapped))
+    assert "are two data sets of one name" in message
+
+
 def test_mapped_files_are_never_written(mapped):
     before = (mapped / "mine/x_train.npy").read_bytes()
     common.load_data("mine", mapped).x_train.zero_()

@@ -6,7 +6,7 @@
     python tools/decode.py data/mine --size 64 --skip-unreadable    leave out files that are damaged
 
 Reads one of
-    <folder>/{train,test}/<class>/*    in any depth below the class; val/ serves as test/
+    <folder>/{train,test}/<class>/*    in any depth below the class; without test/ val/ serves as it
     <folder>/{train,test}/*            images without labels
     <folder>/<class>/*, <folder>/*     with --test-share, which splits them (or train/ alone)
 Images are files that end in .jpg, .jpeg, .png, .ppm, .bmp, .pgm, .tif, .tiff or .webp; others are
@@ -20,7 +20,11 @@ Writes into the folder, where --dataset finds them
     split.csv                  file, class and set of each image, in the order of the arrays
     classes.txt                the name of class 0, 1, ... on each line, where there are labels
 
-Grey values of 16 bits are rescaled to 8; of 16-bit colours the upper byte is taken.
+--test-share draws images one by one. Where several are of one patient or scene, make train/ and
+test/ yourself, so that both are in one of them.
+
+Grey values of 16 bits are divided by 257: stretch what has 12 bits to 16 first, or it is nearly
+black. Of 16-bit colours the upper byte is taken. A TIFF with several pages cannot be read.
 
 Until all is done they are in <folder>/decoding/. What is interrupted goes on there when it is
 started again; a list of files that has changed, another --size or another split starts afresh.
@@ -114,6 +118,8 @@ def find_images(folder: Path, share=None, seed=0) -> tuple[dict[str, Images], li
     test = folder / "test"
     if not test.is_dir():
         test = folder / "val"
+    elif (folder / "val").is_dir():
+        print(f"{folder / 'val'} is left out, as there is a test/")
 
     if share is None:
         layout = "train/<class>/*.jpg and test/<class>/*.jpg"
@@ -146,6 +152,8 @@ def read(path: str) -> Image.Image:
     Grey values v of 16 bits become v / 257, rounded. Of 16-bit colours Pillow takes the upper byte.
     """
     with Image.open(path) as image:
+        if image.format == "TIFF" and image.n_frames > 1:
+            raise ValueError("it has several pages; save each as a file of its own")
         if not image.mode.startswith(("I", "F")):
             return image.convert("RGB")
         of_16_bits = image.mode == "I" and image.format in ("PNG", "PPM")

@@ -184,11 +184,12 @@ def test_another_size_than_the_decoded_is_refused(pets):
     assert "decoded already, to 8 pixels; remove split.csv" in refusal("decode.py --size 16", pets)
 
 
-def test_test_images_go_before_validation_images(tmp_path):
+def test_test_images_go_before_validation_images(tmp_path, capsys):
     write_images(tmp_path, ["train", "test", "val"], 1)
     found, _ = decode.find_images(tmp_path)
     path, _ = found["test"][0]
     assert path == str(tmp_path / "test/cat/0.png")
+    assert f"{tmp_path / 'val'} is left out" in capsys.readouterr().out
 
 
 def test_classes_without_test_images_are_refused(pets):
@@ -306,6 +307,14 @@ def test_white_of_twelve_bits_is_white(tmp_path):
     with_16, with_12 = tag + struct.pack("<I", 16), tag + struct.pack("<I", 12)
     path.write_bytes(path.read_bytes().replace(with_16, with_12))
     assert np.asarray(decode.read(path)).min() == 255
+
+
+def test_a_stack_of_pages_is_no_image(tmp_path):
+    path = tmp_path / "stack.tif"
+    page = Image.new("L", (8, 8))
+    page.save(path, save_all=True, append_images=[page])
+    with pytest.raises(ValueError, match="it has several pages"):
+        decode.read(path)
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.float32])
