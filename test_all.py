@@ -7137,6 +7137,13 @@ def test_the_example_has_the_templates_script():
     assert script("example.html") == script("look.html")
 
 
+def test_the_example_allows_its_script():
+    page = (ROOT / "assets" / "example.html").read_text(encoding="utf-8")
+    script = page.split("<script>")[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page
+
+
 @pytest.mark.slow
 def test_no_name_is_within_chance(browser):
     browser.page.goto((ROOT / "assets" / "example.html").as_uri())
