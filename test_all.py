@@ -7558,6 +7558,7 @@ REFUSED_PROGRAMS = {
     "look.py .": "not the folder of a run",
     "look.py --classes {ncl}/metrics.jsonl {ncl}": "4 classes; there is a class 9",
     "sparse_coding.py --keep 0.5 1.2": "keep: 1.2; it must",
+    "sparse_coding.py --temperature 0.02": "temperature: 0.02; it must",  # exp(−2/τ) vanishes
     "sparse_coding.py --d 60": "--p is 50",
     "sparse_coding.py --experiment table1 --d 1": "Pr 0.3 asks for 2 active",
     "sparse_coding.py --experiment fig1 --activation authors": "is srelu with --batch-norm no",
