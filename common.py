@@ -1576,7 +1576,8 @@ class Run:
     def renew_config(self) -> None:
         """Write into config.json what has changed since the run began.
 
-        epochs         --epochs, which may have grown; data_root and checkpoint_every likewise
+        data_root, checkpoint_every    as this call has them
+        epochs         --epochs, which may have grown
         epochs_before  what it was: the epochs that are done had the learning rates of so many
         resumed        made_by(), for each time that the run went on with other code, on another
                        machine or with another torch

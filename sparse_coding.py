@@ -327,7 +327,7 @@ def rank(W: Tensor, M: Tensor) -> Tensor:
     entropy of their squared singular values, as shares. W: (R, m, p); M: (R, p, d).
     """
     cosines = F.normalize(W, dim=2) @ F.normalize(M, dim=1)  # (R, m, d)
-    cosines = cosines.nan_to_num()  # of NaN, where a training diverges, svdvals makes an error
+    cosines = cosines.nan_to_num()  # svdvals fails on NaN, where a training has diverged
     squares = torch.linalg.svdvals(cosines).square()
     shares = squares / squares.sum(1, keepdim=True)
     return torch.special.entr(shares).sum(1).exp()
