@@ -6,25 +6,30 @@
     z'                                    of dead units alone: an image's d/2 largest positive
                                           scores W_enc (x − b)
     ê = W_dec z'                          what the dead units make of e
-    L = mean ‖e‖² + α · mean ‖e − ê‖² / mean ‖e‖²
+    L = mean ‖e‖² + α · mean ‖e − ê‖² / mean ‖e‖² + λ · (1 − mean MonoScore)
 
 x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1.
 TopK keeps the k largest scores of an image. BatchTopK in training keeps the k·N largest of a batch
 of N, and later every score above a threshold: the smallest that a batch kept, on average.
 The second term, with the weight α (--aux-weight), brings dead units back; while no unit is dead it
 is 0.
+The third, MonoLoss, wants a unit's images to be alike. Its weight λ (--mono-weight) is 0 unless
+given. A unit's MonoScore is the mean cosine of pairs of images in a batch, by their h, weighted by
+the product of their activations.
 
 TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders",
 arXiv 2406.04093. BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders",
-arXiv 2412.06410.
+arXiv 2412.06410. MonoLoss: Nasiri-Sarvi et al., arXiv 2602.12403.
 
     python simclr.py --out runs/my-run                   any run of an image method will do
     python sae.py runs/my-run --out runs/my-sae          k = 8, K = 4·d
     python sae.py runs/my-run --topk 32 --batch-topk
+    python sae.py runs/my-run --mono-weight 0.1
     python look.py runs/my-sae                           what each unit stands for
 
-Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai) and BatchTopK's
-(B: BatchTopK of bartbussmann), and from dictionary_learning of saprmarks, which has both (D):
+Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai), BatchTopK's
+(B: BatchTopK of bartbussmann) and MonoLoss's (M: MonoLoss of AtlasAnalyticsLab; of the third term
+alone), and from dictionary_learning of saprmarks, which has TopK and BatchTopK (D):
 1. x has one mean and one scale for all images (O, B: each input its own; D: a scale at most).
 2. The encoder has no bias (O, D: one). As x is centred, a dead unit's score is positive on some
    images while b is small, and from these it can come back.
@@ -44,7 +49,9 @@ Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai
 12. The threshold is a running average from the first step on, over about a hundred steps; a batch
     that keeps nothing does not count (D: after 1,000 steps, over about a thousand; it counts as 0.
     B has no threshold and keeps the k·N largest of a batch in use too).
-13. Batches have 256 images (O: 131,072 inputs; B: 4,096), in float32 (O: fp16).
+13. Batches have 256 images (O: 131,072 inputs; B: 4,096; M: 2,048), in float32 (O: fp16).
+14. A unit counts in the third term where its pairs weigh 1e-4 or more (M: 1e-8, which is less than
+    float32 rounds).
 """
 
 from pathlib import Path
@@ -88,8 +95,25 @@ def revival_loss(e, a, dead, W_dec):
     return share * dead.any()
 
 
+def mono_loss(h, z):
+    """The third term: 1 − MonoScore, mean over the units that are active on several images.
+
+    h: features (N, d); z: codes (N, K), of which each unit's are scaled to [0, 1].
+    """
+    least, largest = z.aminmax(dim=0)  # (K,)
+    a = (z - least) / (largest - least).clamp(min=1e-8)  # (N, K), of an idle unit 0
+    directions = F.normalize(h)  # (N, d)
+    # A squared sum over images has each pair twice, and each image with itself, which is taken off.
+    with_itself = a.square().sum(0)  # (K,)
+    cosines = (a.T @ directions).square().sum(1) - with_itself
+    pairs = a.sum(0).square() - with_itself
+    several = pairs >= 1e-4
+    scores = cosines / pairs.clamp(min=1e-4)
+    return 1 - (scores * several).sum() / several.sum().clamp(min=1)
+
+
 def sae_loss(sae, x, dead, weight):
-    """The loss of x (N, d), its first term, and the codes z (N, K).
+    """The loss of x (N, d) without the third term; its first term; the codes z (N, K).
 
     The first term is the unexplained share of mean ‖x‖².
     dead: (K,), the units that shall come back; weight: α.
@@ -145,6 +169,10 @@ class SAE(nn.Module):
     def standard(self, h):
         """h (N, d) → x (N, d)."""
         return (h - self.mean) / self.scale
+
+    def original(self, x):
+        """x (N, d) → h (N, d)."""
+        return x * self.scale + self.mean
 
     def scores(self, x):
         """x (N, d) → what the units compete with, (N, K)."""
@@ -228,6 +256,12 @@ def parser():
     add("--batch-size", type=whole, default=256, help="images per step (default: 256)")
     add("--lr", type=rate, default=3e-3, help="peak learning rate of Adam (default: 3e-3)")
     add("--aux-weight", type=not_negative, default=1 / 32, help="α (paper: 1/32)")
+    add(
+        "--mono-weight",
+        type=not_negative,
+        default=0.0,
+        help="λ (default: 0; its authors' with TopK: 0.09 to 0.9)",
+    )
     add("--seed", type=seed, default=1, help="of the weights and the order of the images")
     add("--checkpoint-every", type=whole, help="epochs (default: at a cost of 1 %% of the time)")
     # common.Run reads these, for which there are no flags here.
@@ -281,15 +315,20 @@ def main(argv=None):
             common.set_lr(optimizer, common.lr_share(step, total))
 
             dead = sae.idle >= len(x)  # (K,)
-            loss, unexplained, z = sae_loss(sae, x[index], dead, args.aux_weight)
+            batch = x[index]  # (N, d)
+            loss, unexplained, z = sae_loss(sae, batch, dead, args.aux_weight)
+            scalars = dict(unexplained=unexplained.detach(), dead=dead.float().mean())
+            if args.mono_weight > 0:
+                mono = mono_loss(sae.original(batch), z)
+                loss = loss + args.mono_weight * mono
+                scalars["mono_loss"] = mono.detach()
 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             sae.update(z, step)
 
-            scalars = dict(loss=loss.detach(), unexplained=unexplained.detach())
-            log.append(dict(**scalars, dead=dead.float().mean()))
+            log.append(dict(loss=loss.detach(), **scalars))
         run.end_epoch(epoch, log, sae, optimizer)
 
     metrics, h, z = common.evaluate(run, data, sae)

@@ -5644,6 +5644,61 @@ def test_without_dead_units_there_is_no_second_term(untied, batch_topk):
     assert torch.equal(loss, unexplained)
 
 
+def naive_mono_score(h, activations):
+    """The mean cosine of pairs of images, weighted by products of scaled activations; or None."""
+    low, high = activations.min(), activations.max()
+    if low == high:
+        return None
+    a = (activations - low) / (high - low)
+    cosines, weights = 0, 0
+    for i, j in itertools.combinations(range(len(h)), 2):
+        weight = a[i] * a[j]
+        cosines += weight * F.cosine_similarity(h[i], h[j], dim=0)
+        weights += weight
+    if weights == 0:
+        return None
+    return cosines / weights
+
+
+def test_monoloss_is_its_equation():
+    h = torch.randn(9, 4, dtype=torch.double)
+    z = torch.rand(9, 5, dtype=torch.double) * (torch.rand(9, 5) < 0.5)
+    z[:, 0] += 1  # never 0, so the scale has its least value at 0
+    z[:, 1] = 0  # idle
+    z[:, 2] = torch.eye(9)[3]  # of one image
+    scores = [naive_mono_score(h, column) for column in z.T]
+    assert scores[1] is None
+    assert scores[2] is None
+    expected = 1 - torch.stack([scores[0], scores[3], scores[4]]).mean()
+    assert sae.mono_loss(h, z).item() == pytest.approx(expected.item())
+
+
+def test_monoloss_of_alike_images_is_zero():
+    h = torch.rand(6, 1) * torch.ones(4)
+    assert sae.mono_loss(h, torch.rand(6, 5)).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_monoloss_ignores_the_scale_of_a_unit():
+    h, z = torch.randn(6, 4), torch.rand(6, 5)
+    expected = sae.mono_loss(h, z).item()
+    assert sae.mono_loss(h, z * torch.tensor([1.0, 2, 3, 0.1, 7])).item() == pytest.approx(expected)
+
+
+def test_units_of_one_image_have_no_monoloss_gradient():
+    z = torch.eye(4).requires_grad_()
+    loss = sae.mono_loss(torch.randn(4, 3), z)
+    (gradient,) = torch.autograd.grad(loss, z)
+    assert loss.item() == 1
+    assert gradient.count_nonzero() == 0
+
+
+def test_standardised_features_come_back():
+    model = autoencoder(4, 10, 2)
+    h = 3 + 5 * torch.randn(50, 4)
+    model.fit_standard(h)
+    assert torch.allclose(model.original(model.standard(h)), h, atol=1e-5)
+
+
 def test_more_features_than_units_are_no_error():
     model = autoencoder(16, 3, 2)
     loss, *_ = sae.sae_loss(model, torch.randn(6, 16), torch.ones(3, dtype=torch.bool), 1.0)
@@ -5834,6 +5889,27 @@ def test_batch_topk_is_another_training(stopped_and_whole, runs, tmp_path):
     _, whole = stopped_and_whole
     run_program(f"sae.py {SAE_FLAGS}", runs / "lpjepa", "--out", tmp_path / "topk")
     assert records(tmp_path / "topk") != records(whole)
+
+
+@pytest.fixture(scope="module")
+def without_and_with_monoloss(runs, tmp_path_factory):
+    """Folders of runs that differ in λ alone: 0 and 10."""
+    root = tmp_path_factory.mktemp("monoloss")
+    command = f"sae.py {SAE_FLAGS} --epochs 40"
+    run_program(command, runs / "simclr", "--out", root / "without")
+    run_program(f"{command} --mono-weight 10", runs / "simclr", "--out", root / "with")
+    return root / "without", root / "with"
+
+
+def test_monoloss_raises_the_monoscore(without_and_with_monoloss):
+    without, with_it = [records(folder)[-1]["mono"] for folder in without_and_with_monoloss]
+    assert with_it > without
+
+
+def test_monoloss_is_added_with_its_weight(without_and_with_monoloss):
+    _, folder = without_and_with_monoloss
+    first = records(folder)[0]  # no unit is dead yet
+    assert first["loss"] == pytest.approx(first["unexplained"] + 10 * first["mono_loss"])
 
 
 @pytest.fixture(scope="module")
