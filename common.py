@@ -31,6 +31,7 @@ import json
 import math
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -1186,6 +1187,8 @@ class Parser(argparse.ArgumentParser):
         if given.resume:
             self.check_resumed(args, saved)
         check_device(args.device)
+        if getattr(args, "compile", False):
+            check_compiler(args.device)
         return args
 
     def check_resumed(self, args: argparse.Namespace, saved: dict) -> None:
@@ -1280,6 +1283,15 @@ def check_device(device: str) -> None:
     except (RuntimeError, AssertionError, ValueError, ImportError) as error:
         reason = str(error).partition(". ")[0].splitlines()[0]  # torch goes on for a page
         raise BadInput(f"--device {device} is not there: {reason}") from error
+
+
+def check_compiler(device: str) -> None:
+    """BadInput unless the C++ compiler is there that torch.compile calls on a CPU."""
+    if torch.device(device).type != "cpu":
+        return
+    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
+    compiler = os.environ.get("CXX", usual)
+    need(shutil.which(compiler), f"--compile needs a C++ compiler: there is no {compiler}")
 
 
 @torch.no_grad()

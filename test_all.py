@@ -7477,6 +7477,13 @@ OPTIONS = [
 ]
 
 
+@pytest.fixture
+def any_compiler(monkeypatch):
+    """Lets a machine without a C++ compiler run --compile in tests that generate no code."""
+    monkeypatch.setenv("CXX", sys.executable)
+
+
+@pytest.mark.usefixtures("any_compiler")
 @pytest.mark.parametrize("command", OPTIONS)
 def test_options_run_and_compile_without_a_break(tiny, tmp_path, monkeypatch, command):
     whole_graph = functools.partial(torch.compile, backend="eager", fullgraph=True)
@@ -7505,6 +7512,7 @@ def test_verbose_changes_no_number(runs, tiny, tmp_path):
     assert records(tmp_path) == records(runs / "simclr")
 
 
+@pytest.mark.usefixtures("any_compiler")
 def test_a_compiled_run_leaves_plain_weights(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     run_program(f"bayesncl.py {tiny} --epochs 1 --compile --out", tmp_path)
@@ -7537,7 +7545,7 @@ def train_six_steps(tiny, tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def graphs(monkeypatch):
+def graphs(monkeypatch, any_compiler):
     """The graphs that torch.compile makes: "<function>, forward" or "<function>, backward"."""
     # Importing these takes seconds.
     from functorch.compile import make_boxed_func
@@ -7640,6 +7648,13 @@ REFUSED_PROGRAMS = {
     "sparse_coding.py --experiment fig1 --activation authors": "is srelu with --batch-norm no",
 }
 REFUSED = REFUSED_FLAGS | REFUSED_RUNS | REFUSED_PROGRAMS
+
+
+def test_compiling_without_a_compiler_is_refused(tiny, tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    line = refusal(f"simclr.py {tiny} --compile --out", tmp_path / "run")
+    assert "there is no no-such-compiler" in line
+    assert not (tmp_path / "run").exists()
 
 
 def complete(command, runs, tiny):

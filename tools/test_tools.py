@@ -1416,6 +1416,12 @@ def test_a_copy_does_not_replace_a_folder(runs, small_copy):
     assert "is there already" in refusal("weights.py", runs / "bayesncl", small_copy)
 
 
+def test_an_autoencoder_is_not_copied(runs, tmp_path):
+    folder = tmp_path / "sae"
+    run_program("sae.py --device cpu --epochs 1 --batch-size 60 --out", folder, runs / "simclr")
+    assert "no --eval-only" in refusal("weights.py", folder, tmp_path / "new")
+
+
 def test_an_unfinished_run_is_not_copied(tmp_path):
     folder = write_toy_run(tmp_path)
     (folder / "backbone.pt").unlink()

@@ -35,6 +35,8 @@ def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def copy_run(folder: Path, new: Path) -> None:
     """Write the copy into `new`; BadInput where the run has not finished, or `new` exists."""
+    method = common.read_run(folder).method
+    common.need(method != "sae", f"{folder} is a run of sae.py, which has no --eval-only")
     common.load_run(folder)  # is it a finished run?
     common.need(not new.exists(), f"{new} is there already; name a new folder")
     checkpoint = common.load_checkpoint(folder / "checkpoint.pt")

@@ -417,6 +417,7 @@ def main(argv=None):
     elif args.embeddings:
         embeddings()
     else:
+        common.check_compiler(device.type)
         parts(device, args.peers)
         epochs(device, args.peers)
 
