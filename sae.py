@@ -3,8 +3,8 @@
     z = top_k(W_enc (x − b)) ≥ 0          code (K units)
     x̂ = W_dec z + b                       reconstruction; the columns of W_dec have norm 1
     e = x − x̂                             what it misses
-    z'                                    of dead units alone: an image's d/2 largest positive
-                                          scores W_enc (x − b)
+    z'                                    the d/2 largest positive scores W_enc (x − b) of an image
+                                          among dead units
     ê = W_dec z'                          what the dead units make of e
     L = mean ‖e‖² + α · mean ‖e − ê‖² / mean ‖e‖² + λ · (1 − mean MonoScore)
 
@@ -14,8 +14,9 @@ of N, and later every score above a threshold: the smallest that a batch kept, o
 The second term, with the weight α (--aux-weight), brings dead units back; while no unit is dead it
 is 0.
 The third, MonoLoss, wants a unit's images to be alike. Its weight λ (--mono-weight) is 0 unless
-given. A unit's MonoScore is the mean cosine of pairs of images in a batch, by their h, weighted by
-the product of their activations.
+given. A unit's MonoScore is the mean cosine of h over pairs of images, weighted by the product of
+their activations, which are scaled to [0, 1] within the batch. (interpret.py takes the mean cosine
+of all pairs off.)
 
 TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders",
 arXiv 2406.04093. BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders",
@@ -27,9 +28,9 @@ arXiv 2412.06410. MonoLoss: Nasiri-Sarvi et al., arXiv 2602.12403.
     python sae.py runs/my-run --mono-weight 0.1
     python look.py runs/my-sae                           what each unit stands for
 
-Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai), BatchTopK's
-(B: BatchTopK of bartbussmann) and MonoLoss's (M: MonoLoss of AtlasAnalyticsLab; of the third term
-alone), and from dictionary_learning of saprmarks, which has TopK and BatchTopK (D):
+Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai) and BatchTopK's
+(B: BatchTopK of bartbussmann), and from dictionary_learning of saprmarks, which has both (D);
+14 and 15 from MonoLoss's (M: MonoLoss of AtlasAnalyticsLab):
 1. x has one mean and one scale for all images (O, B: each input its own; D: a scale at most).
 2. The encoder has no bias (O, D: one). As x is centred, a dead unit's score is positive on some
    images while b is small, and from these it can come back.
@@ -49,9 +50,11 @@ alone), and from dictionary_learning of saprmarks, which has TopK and BatchTopK 
 12. The threshold is a running average from the first step on, over about a hundred steps; a batch
     that keeps nothing does not count (D: after 1,000 steps, over about a thousand; it counts as 0.
     B has no threshold and keeps the k·N largest of a batch in use too).
-13. Batches have 256 images (O: 131,072 inputs; B: 4,096; M: 2,048), in float32 (O: fp16).
-14. A unit counts in the third term where its pairs weigh 1e-4 or more (M: 1e-8, which is less than
-    float32 rounds).
+13. Batches have 256 images (O: 131,072 inputs; B: 4,096), in float32 (O: fp16).
+14. The third term sees the pairs of 256 images (M: 2,048). With few images a unit is active on few
+    of them: with exactly two it learns nothing, because their cosine is its MonoScore.
+15. A unit counts in it where its pairs weigh 0.01 or more, and activations are divided by 0.001 at
+    least (M: 1e-8 both, below float32's rounding).
 """
 
 from pathlib import Path
@@ -66,6 +69,8 @@ import common
 # Settings taken over from the run whose features are used. Only tools/ read those of its views.
 OF_ITS_NETWORK = ["dataset", "limit", "arch", "image_size"]
 OF_ITS_VIEWS = ["min_scale", "jitter", "gray", "blur", "crop"]
+
+LEAST_WEIGHT = 0.01  # of a unit's pairs of images in a batch; with less its MonoScore is noise
 
 
 # ---------------------------------------------------------------------------------------- the loss
@@ -83,9 +88,9 @@ def batch_top_k(a, k):
 
 
 def revival_loss(e, a, dead, W_dec):
-    """The second term: how much of the error e (N, d) the dead units cannot tell; 0 without any.
+    """The second term: the share of the error e (N, d) that dead units do not tell; 0 without any.
 
-    a: scores (N, K); dead: (K,), the units that shall come back; W_dec: (d, K).
+    a: scores (N, K); dead: (K,), True for a dead unit; W_dec: (d, K).
     """
     K, d = len(dead), e.shape[1]
     of_dead = a.masked_fill(~dead, -torch.inf)
@@ -96,27 +101,27 @@ def revival_loss(e, a, dead, W_dec):
 
 
 def mono_loss(h, z):
-    """The third term: 1 − MonoScore, mean over the units that are active on several images.
+    """The third term: 1 − MonoScore, mean over units whose pairs weigh enough; 1 without any.
 
-    h: features (N, d); z: codes (N, K), of which each unit's are scaled to [0, 1].
+    h: features (N, d); z: codes (N, K). Each unit's are scaled to [0, 1] within the batch.
     """
     least, largest = z.aminmax(dim=0)  # (K,)
-    a = (z - least) / (largest - least).clamp(min=1e-8)  # (N, K), of an idle unit 0
+    scaled = (z - least) / (largest - least).clamp(min=1e-3)  # (N, K), of an idle unit 0
     directions = F.normalize(h)  # (N, d)
-    # A squared sum over images has each pair twice, and each image with itself, which is taken off.
-    with_itself = a.square().sum(0)  # (K,)
-    cosines = (a.T @ directions).square().sum(1) - with_itself
-    pairs = a.sum(0).square() - with_itself
-    several = pairs >= 1e-4
-    scores = cosines / pairs.clamp(min=1e-4)
-    return 1 - (scores * several).sum() / several.sum().clamp(min=1)
+    # A squared sum over images has each pair twice, and each image with itself.
+    with_itself = scaled.square().sum(0)  # (K,)
+    weighted_cosines = ((scaled.T @ directions).square().sum(1) - with_itself) / 2
+    weights = (scaled.sum(0).square() - with_itself) / 2
+    mono_scores = weighted_cosines / weights.clamp(min=LEAST_WEIGHT)
+    counts = weights >= LEAST_WEIGHT
+    return 1 - (mono_scores * counts).sum() / counts.sum().clamp(min=1)
 
 
-def sae_loss(sae, x, dead, weight):
-    """The loss of x (N, d) without the third term; its first term; the codes z (N, K).
+def sae_loss(sae, x, dead, aux_weight, mono_weight):
+    """The loss L of x (N, d); the terms that are logged, by name; the codes z (N, K).
 
     The first term is the unexplained share of mean ‖x‖².
-    dead: (K,), the units that shall come back; weight: α.
+    dead: (K,), True for a dead unit; aux_weight: α; mono_weight: λ.
     """
     a = sae.scores(x)  # (N, K)
     if sae.batch_topk:
@@ -124,12 +129,16 @@ def sae_loss(sae, x, dead, weight):
     else:
         z = top_k(a, sae.k)
     e = x - sae.decode(z)  # (N, d)
-    unexplained = e.square().sum(1).mean()
+    loss = e.square().sum(1).mean()
+    terms = {"unexplained": loss.detach()}
     # A CPU asks whether any unit is dead, and may spare the second term. A GPU would wait.
-    if common.on_cpu(x) and not dead.any():
-        return unexplained, unexplained, z
-    loss = unexplained + weight * revival_loss(e.detach(), a, dead, sae.W_dec)
-    return loss, unexplained, z
+    if not common.on_cpu(x) or dead.any():
+        loss = loss + aux_weight * revival_loss(e.detach(), a, dead, sae.W_dec)
+    if mono_weight > 0:
+        third = mono_loss(sae.original(x), z)
+        loss = loss + mono_weight * third
+        terms["mono_loss"] = third.detach()
+    return loss, terms, z
 
 
 # --------------------------------------------------------------------------------------- the model
@@ -191,7 +200,7 @@ class SAE(nn.Module):
 
     @torch.no_grad()
     def update(self, z, step):
-        """What follows the optimizer's step number `step`, from 0, whose codes were z (N, K)."""
+        """What follows step `step` of the optimizer, from 0, whose codes were z (N, K)."""
         self.W_dec.copy_(F.normalize(self.W_dec, dim=0))
 
         active = z > 0
@@ -260,7 +269,7 @@ def parser():
         "--mono-weight",
         type=not_negative,
         default=0.0,
-        help="λ (default: 0; its authors' with TopK: 0.09 to 0.9)",
+        help="λ (default: 0; its authors': 0.09 to 0.9 with TopK)",
     )
     add("--seed", type=seed, default=1, help="of the weights and the order of the images")
     add("--checkpoint-every", type=whole, help="epochs (default: at a cost of 1 %% of the time)")
@@ -315,20 +324,14 @@ def main(argv=None):
             common.set_lr(optimizer, common.lr_share(step, total))
 
             dead = sae.idle >= len(x)  # (K,)
-            batch = x[index]  # (N, d)
-            loss, unexplained, z = sae_loss(sae, batch, dead, args.aux_weight)
-            scalars = dict(unexplained=unexplained.detach(), dead=dead.float().mean())
-            if args.mono_weight > 0:
-                mono = mono_loss(sae.original(batch), z)
-                loss = loss + args.mono_weight * mono
-                scalars["mono_loss"] = mono.detach()
+            loss, terms, z = sae_loss(sae, x[index], dead, args.aux_weight, args.mono_weight)
 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             sae.update(z, step)
 
-            log.append(dict(loss=loss.detach(), **scalars))
+            log.append(dict(loss=loss.detach(), **terms, dead=dead.float().mean()))
         run.end_epoch(epoch, log, sae, optimizer)
 
     metrics, h, z = common.evaluate(run, data, sae)

@@ -5599,7 +5599,7 @@ def naive_loss(model, x, weight):
 def test_codes_are_those_of_the_loops(untied, batch_topk):
     model = untied(batch_topk)
     x = torch.randn(6, 4, dtype=torch.double)
-    _, _, z = sae.sae_loss(model, x, DEAD, 0.5)
+    _, _, z = sae.sae_loss(model, x, DEAD, 0.5, 0)
     _, expected = naive_codes(model, x)
     assert torch.allclose(z, expected)
 
@@ -5608,16 +5608,16 @@ def test_codes_are_those_of_the_loops(untied, batch_topk):
 def test_the_autoencoders_loss_is_its_equation(untied, batch_topk):
     model = untied(batch_topk)
     x = torch.randn(6, 4, dtype=torch.double)
-    loss, unexplained, _ = sae.sae_loss(model, x, DEAD, 0.5)
+    loss, terms, _ = sae.sae_loss(model, x, DEAD, 0.5, 0)
     assert loss.item() == pytest.approx(naive_loss(model, x, 0.5).item())
-    assert unexplained.item() == pytest.approx(naive_loss(model, x, 0).item())
+    assert terms["unexplained"].item() == pytest.approx(naive_loss(model, x, 0).item())
 
 
 @KINDS
 def test_the_autoencoders_gradient_is_that_of_its_equation(untied, batch_topk):
     model = untied(batch_topk)
     x = torch.randn(6, 4, dtype=torch.double)
-    loss, _, _ = sae.sae_loss(model, x, DEAD, 0.5)
+    loss, _, _ = sae.sae_loss(model, x, DEAD, 0.5, 0)
     found = torch.autograd.grad(loss, model.parameters())
     expected = torch.autograd.grad(naive_loss(model, x, 0.5), model.parameters())
     for ours, theirs in zip(found, expected, strict=True):
@@ -5631,7 +5631,7 @@ def test_a_gpu_computes_the_same_without_dead_units(untied, monkeypatch, batch_t
     results = []
     for asks in (True, False):  # whether any is dead: a CPU then leaves the second term out
         monkeypatch.setattr(common, "on_cpu", mock.Mock(return_value=asks))
-        loss, _, _ = sae.sae_loss(model, x, DEAD & False, 0.3)
+        loss, _, _ = sae.sae_loss(model, x, DEAD & False, 0.3, 0)
         results.append([loss, *torch.autograd.grad(loss, model.parameters())])
     assert all(torch.equal(asked, computed) for asked, computed in zip(*results))
 
@@ -5640,8 +5640,8 @@ def test_a_gpu_computes_the_same_without_dead_units(untied, monkeypatch, batch_t
 def test_without_dead_units_there_is_no_second_term(untied, batch_topk):
     model = untied(batch_topk)
     x = torch.randn(6, 4, dtype=torch.double)
-    loss, unexplained, _ = sae.sae_loss(model, x, torch.zeros(10, dtype=torch.bool), 0.5)
-    assert torch.equal(loss, unexplained)
+    loss, terms, _ = sae.sae_loss(model, x, DEAD & False, 0.5, 0)
+    assert torch.equal(loss, terms["unexplained"])
 
 
 def naive_mono_score(h, activations):
@@ -5701,7 +5701,7 @@ def test_standardised_features_come_back():
 
 def test_more_features_than_units_are_no_error():
     model = autoencoder(16, 3, 2)
-    loss, *_ = sae.sae_loss(model, torch.randn(6, 16), torch.ones(3, dtype=torch.bool), 1.0)
+    loss, *_ = sae.sae_loss(model, torch.randn(6, 16), torch.ones(3, dtype=torch.bool), 1.0, 0)
     assert loss.isfinite()
 
 
@@ -5768,7 +5768,7 @@ def train(batch_topk, weight):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for step in range(800):
         batch = x[torch.randint(2000, (200,))]
-        loss, _, z = sae.sae_loss(model, batch, model.idle >= 2000, weight)
+        loss, _, z = sae.sae_loss(model, batch, model.idle >= 2000, weight, 0)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
