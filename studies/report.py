@@ -39,6 +39,7 @@ COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the n
     "below 0.1 %": "{rare_dims:.0f}",
     "Cons.": "{cons:.1f}",
     "by chance": "{cons_by_chance:.1f}",
+    "Cons., shuffled": "{shuffled_cons:.1f}",
     "above chance": "{cons-cons_by_chance:.1f}",
     "weighted": "{cons_weighted:.1f}",
     "adj.": "{adjusted:.1f}",

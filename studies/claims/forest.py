@@ -25,7 +25,7 @@ LEARNT_AND_RANDOM = {
     "CIFAR-10": ["dictionaries#claims-cifar10-ncl-lars"],
     "CIFAR-100 of 10,000": ["dictionaries#claims-cifar100-10k-ncl"],
     "CIFAR-100": ["dictionaries#claims-cifar100-ncl"],
-    "CIFAR-100, 100 of 200 epochs": ["cifar100#cifar100-long-ncl-after-100"],
+    "CIFAR-100, 200 epochs": ["cifar100#cifar100-long-ncl"],
 }
 NCL_AND_SIMCLR = {
     "built-in": ("ncl#shapes-ncl", "ncl#shapes-simclr"),
@@ -57,9 +57,9 @@ BAYESNCL_AND_NCL = {
         "dictionaries#claims-cifar100-bayesncl",
         "dictionaries#claims-cifar100-ncl",
     ),
-    "CIFAR-100, 100 of 200 epochs": (
-        "cifar100#cifar100-long-bayesncl-after-100",
-        "cifar100#cifar100-long-ncl-after-100",
+    "CIFAR-100, 200 epochs": (
+        "cifar100#cifar100-long-bayesncl",
+        "cifar100#cifar100-long-ncl",
     ),
 }
 NCE_AND_CE = {
@@ -109,14 +109,14 @@ PANELS = [  # a title, a number of the records (a-b: a less b), the runs, the pa
         "BayesNCL − NCL: Cons.",
         "cons",
         BAYESNCL_AND_NCL,
-        {"CIFAR-10": 2.68, "CIFAR-100": 12.11, "CIFAR-100, 100 of 200 epochs": 12.11},
+        {"CIFAR-10": 2.68, "CIFAR-100": 12.11, "CIFAR-100, 200 epochs": 12.11},
     ),
     ("BayesNCL − NCL: Cons. above chance (adj.)", "adjusted", BAYESNCL_AND_NCL, {}),
     (
         "BayesNCL − NCL: probe of the features",
         "lp1",
         BAYESNCL_AND_NCL,
-        {"CIFAR-10": 0.22, "CIFAR-100": 0.02, "CIFAR-100, 100 of 200 epochs": 0.02},
+        {"CIFAR-10": 0.22, "CIFAR-100": 0.02, "CIFAR-100, 200 epochs": 0.02},
     ),
     (
         "SparseHead − its base: probe of the features",
