@@ -4,7 +4,8 @@
     α = sigmoid(gating(sg[h]) / T)         keep probability of each dimension, for each image
     m = 1[α > ½]                           straight-through estimator (STE): the gradient is α's
     L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
-    sg: stop-gradient,  T: the gate's temperature,  ρ: prior probability of keeping a dimension
+    σ₊: ReLU going forward;  NT-Xent: the loss of simclr.py;  sg: stop-gradient
+    T: the gate's temperature;  ρ: prior probability of keeping a dimension;  λ: the KL's weight
 
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441.
 The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
@@ -19,6 +20,7 @@ Where we differ from the paper, besides what common.py lists:
 3. z⁺ ⊙ m is normalised once, in the loss (theirs: z⁺ before it, too).
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
 5. The gate `logistic` and the similarity `ipw` are ours, to ask what the gate does.
+6. ncl.py's TopK and spectral loss are not here: the paper has none of them with a gate.
 """
 
 import torch
@@ -95,16 +97,16 @@ def bernoulli_kl(alpha, rho):
 
 # --------------------------------------------------------------------------------------- the model
 def rep_relu(z):
-    """ReLU forward and GELU backward, so that a unit that is off can come back.
+    """ReLU forward and GELU backward, so that a unit just below 0 can come back.
 
-    Not always: in a network without BatchNorm, on inputs in [0, 1], all units of all images may go
-    off at once and stay off. All logits are then equal, and the loss rests at that of a guess.
+    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. Once all units of
+    all images are there, all logits are equal, and the loss rests at that of a guess.
     """
     soft = F.gelu(z)
     return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's
 
 
-ACTIVATIONS = {  # σ₊
+ACTIVATIONS = {  # σ₊; gelu, leaky_relu and none can be negative, to compare with
     "rep_relu": rep_relu,
     "relu": F.relu,
     "gelu": F.gelu,
@@ -154,7 +156,7 @@ def gate(logits, kind="ste", temperature=1.0, training=False):
     gumbel    in training m = 1[sigmoid((logits + noise) / T) > ½]  its second row
     logistic  as gumbel, with noise of mean 0                       ours
     soft      m = α                                                 of its ablation
-    none      m = 1: NCL, as the KL term is then a constant
+    none      m = 1: NCL; the KL term is still in the printed loss, but has no gradient
 
     Without training, gumbel and logistic are ste.
     """
@@ -186,7 +188,8 @@ class BayesNCL(nn.Module):
         self.gating = gating_head(d, args.gate_hidden, K, args.gate_layers)
         self.activation = ACTIVATIONS[args.activation]
         self.args = args
-        self.register_buffer("frequency", torch.ones(K))  # running share of images with z_k > 0
+        # Of --similarity ipw: the running share of images with z_k > 0.
+        self.register_buffer("frequency", torch.ones(K))
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)

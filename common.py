@@ -2,7 +2,7 @@
 
     two_views(images, size) → two float32 batches (N, 3, S, S), on the uint8 images' device
     resnet(arch, size) → a ResNet without classifier, and the dimension d of what it returns
-    evaluate(run, data, model) → every number of a run's record
+    evaluate(run, data, model) → the numbers that the records of all methods have
 
 Below the double line: flags, run folders, checkpoints, torchrun. No loss or training loop is here.
 
@@ -52,7 +52,7 @@ import torchvision.transforms.v2.functional as TF
 from torch import Tensor
 
 import interpret
-from interpret import ACTIVE, BadInput, markdown, need
+from interpret import ACTIVE, BadInput, markdown, need  # methods use these as common.BadInput, …
 
 
 # ------------------------------------------------------------------------------------------- views
@@ -351,11 +351,12 @@ def cifar_resnet(depth: int, zero_init_residual=False) -> nn.Module:
 
 # --------------------------------------------------------------------------------------- optimiser
 class LARS(torch.optim.SGD):
-    """Layer-wise adaptive rate scaling: SGD with momentum and a rate for each layer.
+    """Layer-wise adaptive rate scaling: SGD with momentum and a rate for each weight tensor.
 
     You et al. 2017, arXiv 1708.03888. The gradient g of a weight w becomes r · (g + decay · w),
     with r = trust · ‖w‖ / (‖g‖ + decay · ‖w‖). With `clip` r becomes min(r / lr, 1). Where w = 0, r
-    is 1; where g = 0, r is 0. Biases and norms have plain SGD without decay.
+    is 1; where g = 0, r is 0. Biases and norms have plain SGD without decay. One decay serves all
+    groups of parameters.
     NCL's authors: trust 0.02 and clip; on ImageNet 0.001 without clip is common.
     """
 
@@ -889,12 +890,21 @@ def linear_probe(train, y_train, test, y_test, **options) -> dict[str, float]:
     train, test: features (N, d); y_train, y_test: labels (N,); options: those of fit_probe.
     """
     classify, l2 = fit_probe(train, y_train, **options)
-    scores = classify(test)  # (N, C)
+    lp1, lp5 = top_1_and_5(classify(test), y_test)
+    return {"lp1": lp1, "lp5": lp5, "l2": l2}
+
+
+def top_1_and_5(scores: Tensor, y: Tensor) -> tuple[float, float]:
+    """How often the likeliest class, and one of the five likeliest, is right, in %.
+
+    scores: (N, C); y: labels (N,). A row with NaN or infinity is never right.
+    """
     likeliest = scores.topk(min(5, scores.shape[1]), 1).indices  # (N, 5)
-    hits = likeliest == y_test[:, None]
-    lp1 = hits[:, 0].float().mean()
-    lp5 = hits.any(1).float().mean()
-    return {"lp1": 100 * lp1.item(), "lp5": 100 * lp5.item(), "l2": l2}
+    hits = likeliest == y[:, None]
+    hits &= scores.isfinite().all(1, keepdim=True)
+    top1 = hits[:, 0].float().mean()
+    top5 = hits.any(1).float().mean()
+    return 100 * top1.item(), 100 * top5.item()
 
 
 def neighbours(queries: Tensor, bank: Tensor, k: int, skip_self=False) -> tuple[Tensor, Tensor]:
@@ -938,8 +948,9 @@ def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -
 def health(z: Tensor) -> dict[str, Tensor]:
     """Signs of collapse in a batch of embeddings z (N, K), as scalar tensors.
 
-    spread   mean standard deviation of z/‖z‖, times √K: 1 is healthy, 0 collapsed
-    act      share of active entries
+    spread   mean standard deviation of z/‖z‖, times √K: 0 collapsed, 1 at most; embeddings ≥ 0 stay
+             below, the further the more dimensions are dead or shared by all images
+    act      share of active entries, those above 1e-5 in z/‖z‖
     empty    share of samples without an active entry
     """
     z = F.normalize(z.detach().float())
@@ -957,7 +968,7 @@ def halved(x: Tensor) -> np.ndarray:
 
 
 def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor, Tensor]:
-    """Every number of the final record, and h (N, d) and z (N, K) of the test images.
+    """The final record's numbers, of any method, and h (N, d) and z (N, K) of the test images.
 
     The second label's numbers have "background_" before their names. embeddings.npz keeps h and z
     in 16 bits, and the labels by the classes' own numbers.
@@ -1020,7 +1031,8 @@ def of_dimensions(z: np.ndarray, labels: dict, h: np.ndarray) -> dict:
 
 
 # ==================================================================================================
-# From here on: command line, run folders, checkpoints, torchrun. No number is computed below.
+# From here on: command line, run folders, checkpoints, torchrun. Of what changes numbers only a
+# run's precision, its seeds and BatchNorm under torchrun are below: see Run.
 # ==================================================================================================
 
 
@@ -1069,8 +1081,9 @@ def checkpoint_of(text: str) -> str:
 
 
 LEGEND = """\
-Of each epoch. spread: standard deviation of the normalised embeddings, times √K: 1 is healthy, 0
-collapsed. act: share of active entries; empty: of images without any. open: share of open gates.
+Of each epoch. spread: standard deviation of the normalised embeddings, times √K: 0 collapsed, 1 at
+most, less where none is negative. act: share of active entries; empty: of images without any.
+open: share of open gates.
 Of the test set. LP: logistic regression on the frozen backbone's features (z: on embeddings), %;
 NN: nearest neighbours, %; P@10: of an image's 10 nearest embeddings, the share of its class, %.
 Act.: share of active entries. H_s: entropy of a dimension's activation over classes, nats. Corr.:
@@ -1523,13 +1536,15 @@ class Run:
     def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
         """Load what --eval-only or --resume names; → the epochs that are done.
 
+        --eval-only sets args.epochs to these, so that no epoch is left. --verbose prints shapes.
+
         A run that was killed before its first checkpoint begins anew.
         """
         args = self.args
         if args.verbose:
             print_shapes(model, args)
         if args.eval_only:
-            args.epochs = self.load(Path(args.eval_only), model)  # no epoch is left to train
+            args.epochs = self.load(Path(args.eval_only), model)
             return args.epochs
         if not args.resume:
             return 0
@@ -1902,8 +1917,8 @@ def is_out_of_memory(error: Exception) -> bool:
 def launch(main) -> None:
     """Run a program's main(), under torchrun as one of its processes.
 
-    The user's errors are one line and exit code 2. At Ctrl-C the epochs that are done are saved;
-    exit code 130.
+    The user's errors are one line and exit code 2. At Ctrl-C an image method saves the epochs that
+    are done; exit code 130.
     """
     program = Path(sys.argv[0]).name
     for stream in sys.stdout, sys.stderr:

@@ -223,7 +223,7 @@ def top_share(z: np.ndarray | Entries, share: float, halves: bool) -> Activation
 def top_of(row: Tensor, order: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """The images where a dimension, a row (N,), is largest, the strongest first, and its values.
 
-    order: (N,), all images, of which those with equal values come in this order
+    order: (N,), all images shuffled, so that which of equal values are listed last falls at random
     most: how many; those where the row has its least value do not count
     """
     largest = row[order].topk(most)
@@ -334,6 +334,7 @@ def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
                 some = different[begin:end, None]
                 log_inside = log_choose(size, i)
                 log_outside = log_choose(N - size, some - i)
+                # The probability that i of a dimension's images are of the class.
                 p = np.exp(log_inside + log_outside - log_choose(N, some))  # (width, most + 1)
                 joint_entropy[begin:end] += times * (p @ terms)
     share = different / N
@@ -540,7 +541,7 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     class and the rest; the surest of their answers counts. Chosen and fitted on one half of the
     images, judged on the other; with very many images and classes, on a random part of both, and
     None where that would be less than an image for each class, or z has fewer than k dimensions.
-    z: (N, K); y: (N,), 0 to C - 1.
+    z: (N, K) or Activations; y: (N,), 0 to C - 1.
     """
     C = y.max() + 1
     enough = probe_images(len(y), C)
@@ -594,8 +595,10 @@ def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.nda
     K = z.shape[1]
     sizes = np.bincount(y[among], minlength=C)[:, None]
     others = len(among) - sizes
-    one_hot = np.eye(C, dtype=np.float32)[y[among]]  # (n, C)
-    counted = np.isin(np.arange(len(y)), among)
+    if isinstance(z, Activations):
+        counted = np.isin(np.arange(len(y)), among)
+    else:
+        one_hot = np.eye(C, dtype=np.float32)[y[among]]  # (n, C)
     best = np.empty((C, 0))  # the largest differences so far
     dims = np.empty((C, 0), np.int64)  # and whose they are
     width = max(1, CELLS // C)
@@ -754,8 +757,8 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float]:
     meetings = np.square(active).sum()  # of two entries
     products = a.N * a.K * a.K  # of the matrix of activations with itself; one takes far less time
     fits = a.K * a.K <= MATRIX
-    pays = a.N * a.K <= MATRIX or meetings > products / 1000
-    if fits and pays:
+    faster = a.N * a.K <= MATRIX or meetings > products / 1000
+    if fits and faster:
         largest, total = dense_overlaps(unit)
     else:
         largest, total = sparse_overlaps(unit)
@@ -883,7 +886,8 @@ class Embedding:
     judge: np.ndarray | None = None  # (N, d), features by which MonoScore judges
     judge_name: str = ""
     features: np.ndarray | None = None  # (N, d), h, of which z was made
-    images: np.ndarray | None = None  # (N, H, W, 3), (N, 3, H, W) or grey, uint8
+    # (N, H, W, 3), (N, 3, H, W) or grey, uint8; look.py: a list of files too
+    images: np.ndarray | list | None = None
     title: str = ""
 
     @property

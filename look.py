@@ -157,9 +157,7 @@ def images_of(config: dict, arrays: dict[str, Tensor], root: str) -> Tensor:
         kept = arrays.get(name)
         if y is None or kept is None:
             continue
-        classes = getattr(data, own_numbers, None)
-        if classes is not None:
-            y = classes[y]
+        y = getattr(data, own_numbers)[y]
         same = same and torch.equal(y, kept)
     if not same:
         where = f"{config['dataset']} under {root}"
@@ -496,11 +494,11 @@ def of_images(
     """What the page shows of the chosen images, P rows each.
 
     dims       (P, TOP) the strongest dimensions, as places among the D kept; D: none
-    size       (P, TOP) their values, of half-dimensions without a sign, in 16 bits of the largest
+    size       (P, TOP) their values, of half-dimensions without a sign: 32,767 is the largest
     largest    (P,) the largest |value|
     actives    (P,) how many dimensions are active, of all
     near       (P, NEAR) the nearest images by cosine in z, of a sparse z in the judge's features
-    close      (P, NEAR) their cosines in 16 bits
+    close      (P, NEAR) their cosines: 32,767 is 1
     """
     sparse = isinstance(e.z, interpret.Entries)
     if sparse:
@@ -677,6 +675,7 @@ def label_arrays(label: interpret.Truth, q: int) -> dict[str, np.ndarray]:
     chance   (N,) Cons. of 1, 2, ..., N random images
     high     (N,) what 5 % of the draws of so many images exceed
     """
+    # Drawn again: of these label.chance has the mean alone.
     draws = np.sort(interpret.random_consistency(label.y), axis=0)  # (draws, N)
     exceeded = len(draws) * 95 // 100 - 1  # place 189 of 200: ten draws, 5 %, lie behind it
     return {

@@ -2,6 +2,7 @@
 
     z = ReLU(projector(h))
     L = η · mean (z₁ − z₂)² + λ · ½ Σ_views SW₂²(z, ReLU(μ + ε))
+    η, λ: --invariance-weight, --match-weight;  mean: over images and dimensions
     ε: Laplace, variance 1;  SW₂²: the squared 2-Wasserstein distance along random directions
 
 The lower μ, the sparser: the loss aims at a share P(ε > −μ) of active entries. It does not enforce

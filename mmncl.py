@@ -2,6 +2,8 @@
 
     v⁺ = σ₊(f_V(image)) ≥ 0,   t⁺ = σ₊(f_T(caption)) ≥ 0
     L = ½ (CE(s) + CE(sᵀ)),    s = cos(v⁺, t⁺) / τ, between all images and captions of a batch
+    f_V, f_T: network and head of images and of captions;  CE: cross-entropy, row i's class being i
+    τ: temperature
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459: the
 multi-modal extension. --activation none is CLIP's loss (Radford et al. 2021, arXiv 2103.00020).
@@ -22,6 +24,7 @@ Where we differ from the paper, besides what common.py lists:
 
 import re
 import zlib
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -89,16 +92,16 @@ def info_nce(v, t, temperature):
 
 # --------------------------------------------------------------------------------------- the model
 def rep_relu(z):
-    """ReLU forward and GELU backward, so that a unit that is off can come back.
+    """ReLU forward and GELU backward, so that a unit just below 0 can come back.
 
-    Not always: in a network without BatchNorm, on inputs in [0, 1], all units of all images may go
-    off at once and stay off. All logits are then equal, and the loss rests at that of a guess.
+    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. Once all units of
+    all images are there, all logits are equal, and the loss rests at that of a guess.
     """
     soft = F.gelu(z)
     return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's
 
 
-ACTIVATIONS = {  # σ₊
+ACTIVATIONS = {  # σ₊; gelu, leaky_relu and none can be negative, to compare with
     "rep_relu": rep_relu,
     "relu": F.relu,
     "gelu": F.gelu,
@@ -212,10 +215,12 @@ def captions_of(data, names):
 
 
 def made_of(names, y):
-    """A caption for each label of y (N,), with the templates in turn."""
+    """A caption for each label of y (N,); the images of a class take the templates in turn."""
     captions = []
-    for i, label in enumerate(y.tolist()):
-        template = TEMPLATES[i % len(TEMPLATES)]
+    turn = Counter()
+    for label in y.tolist():
+        template = TEMPLATES[turn[label] % len(TEMPLATES)]
+        turn[label] += 1
         captions.append(template.format(names[label]))
     return captions
 
@@ -252,14 +257,15 @@ def measure_text(run, model, data, v, captions, names):
     captions with their g and t⁺.
     """
     g, t = embed(model, captions, v.device)
+    arrays = {"h": common.halved(g), "z": common.halved(t)}
     with common.replacing(run.folder / "text.npz") as file:
-        np.savez(file, h=common.halved(g), z=common.halved(t), captions=np.array(captions))
+        np.savez(file, **arrays, captions=np.array(captions))
     labels = {}
     if data.y_test is not None:
         labels[""] = data.y_test.cpu().numpy()
     if data.background_test is not None:
         labels["background_"] = data.background_test.cpu().numpy()
-    found = common.of_dimensions(t.cpu().numpy(), labels, g.cpu().numpy())
+    found = common.of_dimensions(arrays["z"], labels, arrays["h"])
     metrics = {f"text_{name}": value for name, value in found.items()}
 
     same = captions

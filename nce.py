@@ -2,6 +2,7 @@
 
     f₊ = σ₊(f) ≥ 0,   L = −log softmax_y(f₊ · w_c), without bias
     --loss ce         L = −log softmax_y(f · w_c)
+    f: the head's output;  w_c: the classifier's weights of class c;  y: the image's class
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459.
 Cross-entropy contrasts an image's features with the weights w_c of the classes, as SimCLR
@@ -68,16 +69,16 @@ def class_scores(f, W):
 
 # --------------------------------------------------------------------------------------- the model
 def rep_relu(z):
-    """ReLU forward and GELU backward, so that a unit that is off can come back.
+    """ReLU forward and GELU backward, so that a unit just below 0 can come back.
 
-    Not always: in a network without BatchNorm, on inputs in [0, 1], all units of all images may go
-    off at once and stay off. All logits are then equal, and the loss rests at that of a guess.
+    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. Once all units of
+    all images are there, all logits are equal, and the loss rests at that of a guess.
     """
     soft = F.gelu(z)
     return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's
 
 
-ACTIVATIONS = {  # σ₊
+ACTIVATIONS = {  # σ₊; gelu, leaky_relu and none can be negative, to compare with
     "rep_relu": rep_relu,
     "relu": F.relu,
     "gelu": F.gelu,
@@ -129,15 +130,6 @@ network = NCE  # the name by which tools/ build the model of any method
 
 
 # ------------------------------------------------------------------------------------- the program
-def accuracy(scores, y):
-    """Top-1 and top-5 of logits (N, C) for labels y (N,), in %."""
-    likeliest = scores.topk(min(5, scores.shape[1]), 1).indices  # (N, 5)
-    hits = likeliest == y[:, None]
-    top1 = hits[:, 0].float().mean()
-    top5 = hits.any(1).float().mean()
-    return {"top1": 100 * top1.item(), "top5": 100 * top5.item()}
-
-
 def parser():
     """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
     flags = common.Parser(__file__, __doc__)
@@ -164,9 +156,10 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(argv)
-    without_sigma = args.loss == "ce" or args.activation == "none"
-    if args.weights == "non-negative" and without_sigma:
-        raise common.BadInput("--weights non-negative needs --loss nce and an activation")
+    can_be_negative = args.loss == "ce" or args.activation in ("none", "gelu", "leaky_relu")
+    if args.weights == "non-negative" and can_be_negative:
+        wanted = "--loss nce and an activation that is never negative"
+        raise common.BadInput(f"--weights non-negative needs {wanted}")
     torch.manual_seed(args.seed)
     data = common.load_data(
         args.dataset, args.data_root, limit=args.limit, device=args.device, unlabelled=False
@@ -234,7 +227,8 @@ def main(argv=None):
     if common.rank() == 0:
         metrics, _, f = common.evaluate(run, data, model)
         scores = class_scores(f, model.class_weights().detach())
-        metrics |= accuracy(scores, data.y_test.to(f.device))
+        top1, top5 = common.top_1_and_5(scores, data.y_test.to(f.device))
+        metrics |= {"top1": top1, "top5": top5}
         run.finish(metrics, model.backbone)
         top1, top5 = metrics["top1"], metrics["top5"]
         print(f"The classifier itself: top-1 {top1:.1f} %, top-5 {top5:.1f} %")

@@ -1,6 +1,7 @@
 """NCL: SimCLR on embeddings that cannot be negative. Most of their entries become 0.
 
     z⁺ = σ₊(z) ≥ 0,   L = NT-Xent(z⁺)
+    σ₊: ReLU going forward;  NT-Xent: the loss of simclr.py
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459.
 The recipe is the authors', as in BayesNCL's paper (arXiv 2605.28441).
@@ -93,16 +94,16 @@ def spectral_loss(z1, z2):
 
 # --------------------------------------------------------------------------------------- the model
 def rep_relu(z):
-    """ReLU forward and GELU backward, so that a unit that is off can come back.
+    """ReLU forward and GELU backward, so that a unit just below 0 can come back.
 
-    Not always: in a network without BatchNorm, on inputs in [0, 1], all units of all images may go
-    off at once and stay off. All logits are then equal, and the loss rests at that of a guess.
+    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. Once all units of
+    all images are there, all logits are equal, and the loss rests at that of a guess.
     """
     soft = F.gelu(z)
     return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's
 
 
-ACTIVATIONS = {  # σ₊
+ACTIVATIONS = {  # σ₊; gelu, leaky_relu and none can be negative, to compare with
     "rep_relu": rep_relu,
     "relu": F.relu,
     "gelu": F.gelu,

@@ -66,9 +66,11 @@ import torch.nn.functional as F
 import common
 
 # ---------------------------------------------------------------------------------------- settings
-# Settings taken over from the run whose features are used. Only tools/ read those of its views.
+# Settings taken over from the run whose features are used. Only tools/ read those of its views, and
+# what some methods alone have.
 OF_ITS_NETWORK = ["dataset", "limit", "arch", "image_size"]
 OF_ITS_VIEWS = ["min_scale", "jitter", "gray", "blur", "crop"]
+OF_SOME = ["order", "zero_init_residual"]
 
 LEAST_WEIGHT = 0.01  # of a unit's pairs of images in a batch; with less its MonoScore is noise
 
@@ -94,8 +96,9 @@ def revival_loss(e, a, dead, W_dec):
     """
     K, d = len(dead), e.shape[1]
     of_dead = a.masked_fill(~dead, -torch.inf)
-    z = top_k(of_dead, min(K, d // 2))  # z' (N, K)
+    z = top_k(of_dead, min(K, d // 2))  # z' (N, K), in which −inf has become 0
     rest = e - z @ W_dec.T  # (N, d)
+    # Without dead units this is 1, not 0: hence the factor.
     share = rest.square().sum() / e.square().sum().clamp(min=1e-12)
     return share * dead.any()
 
@@ -103,7 +106,7 @@ def revival_loss(e, a, dead, W_dec):
 def mono_loss(h, z):
     """The third term: 1 − MonoScore, mean over units whose pairs weigh enough; 1 without any.
 
-    h: features (N, d); z: codes (N, K). Each unit's are scaled to [0, 1] within the batch.
+    h: features (N, d); z: codes (N, K). Each unit's activations are scaled to [0, 1] in the batch.
     """
     least, largest = z.aminmax(dim=0)  # (K,)
     scaled = (z - least) / (largest - least).clamp(min=1e-3)  # (N, K), of an idle unit 0
@@ -209,7 +212,7 @@ class SAE(nn.Module):
 
         # BatchTopK's threshold: the running mean of the smallest entry that a batch kept.
         smallest = torch.where(active, z, torch.inf).min()
-        # A batch that kept nothing leaves it as it is.
+        # A batch that kept nothing leaves it as it is: at 0 in the first step.
         smallest = torch.where(active.any(), smallest, self.threshold)
         # The plain mean of the first hundred steps, then an exponential one of about as many.
         share = max(0.01, 1 / (step + 1))
@@ -285,6 +288,9 @@ def inherit(args):
     run = common.read_run(Path(args.resume or args.run))  # a run that goes on has them too
     for key in OF_ITS_NETWORK + OF_ITS_VIEWS:
         setattr(args, key, getattr(run, key))
+    for key in OF_SOME:
+        if hasattr(run, key):
+            setattr(args, key, getattr(run, key))
     args.data_root = args.data_root or run.data_root
 
 

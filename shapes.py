@@ -235,7 +235,7 @@ def draw(
         "x": (images.clamp(0, 1) * 255 + 0.5).to(torch.uint8).numpy(),
         "y": y.numpy(),
         "background": background.numpy(),
-        "captions": write_captions(phrase, numbers, list(frequencies)),
+        "captions": write_captions(phrase, numbers),
     }
     arrays = {}
     for key, values in parts.items():
@@ -287,7 +287,7 @@ def third(x: Tensor) -> Tensor:
     return 1 + (x / 0.2).round().clamp(-1, 1).long()
 
 
-def write_captions(phrase: Tensor, numbers: dict[str, Tensor], backgrounds: list[str]):
+def write_captions(phrase: Tensor, numbers: dict[str, Tensor]) -> np.ndarray:
     """Captions (n,) of phrases (n,), numbers in PHRASES.
 
     numbers: (n,) for each word in braces, its number in the list of these words.
@@ -296,7 +296,7 @@ def write_captions(phrase: Tensor, numbers: dict[str, Tensor], backgrounds: list
         "size": SIZES,
         "colour": COLOURS,
         "object": OBJECTS,
-        "background": backgrounds,
+        "background": list(TEXTURES),
         "place": PLACES,
     }
     captions = []

@@ -1,7 +1,7 @@
 """SimCLR: two views of an image attract each other and repel the views of all other images.
 
     L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) )
-    j: the other view of i's image
+    j: the other view of i's image;  N: images of the batch;  τ: temperature
 
 Chen, Kornblith, Norouzi, Hinton, "A Simple Framework for Contrastive Learning of Visual
 Representations", ICML 2020, arXiv 2002.05709, Eq. (1).
@@ -54,8 +54,8 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "default": DEFAULT,
 }
 
-# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
-# may have, would get a gradient that is far too large.
+# F.normalize divides by max(norm, EPS), as in ncl.py. There a row may be all zeros, and with the
+# usual 1e-12 its gradient would be far too large.
 EPS = 1e-2
 
 
@@ -78,8 +78,6 @@ def spectral_loss(z1, z2):
     """The spectral contrastive loss of HaoChen et al. 2021, arXiv 2106.04156.
 
     −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
-    Minimised over non-negative embeddings it is a non-negative factorisation of the normalised
-    co-occurrence matrix of views (a theorem of NCL; test_all.py checks it).
     """
     n = len(z1)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast

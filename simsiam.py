@@ -6,8 +6,9 @@
 
 Chen, He, "Exploring Simple Siamese Representation Learning", CVPR 2021, arXiv 2011.10566,
 Eq. (1) to (4). Constant embeddings are a minimum of L; that training does not collapse to it is
-the paper's point. Without the stop-gradient, or without the predictor, it collapses: to two
-opposite points, as the projector's last BatchNorm keeps the mean at 0.
+the paper's point. Without the stop-gradient, or without the predictor, it collapses: to a line
+through 0, which is two points when normalised, as the projector's last BatchNorm keeps the mean
+at 0.
 
     python simsiam.py                                    the built-in data set, on a laptop
     python simsiam.py --no-stop-grad                     the embeddings collapse to a line
@@ -62,8 +63,8 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "default": DEFAULT,
 }
 
-# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
-# may have, would get a gradient that is far too large.
+# F.normalize divides by max(norm, EPS), as in ncl.py. There a row may be all zeros, and with the
+# usual 1e-12 its gradient would be far too large.
 EPS = 1e-2
 
 
@@ -100,7 +101,7 @@ def projector(d, K, layers):
     return nn.Sequential(*blocks)
 
 
-def predictor(K, hidden):
+def prediction_head(K, hidden):
     """z (N, K) → p (N, K): Linear-BN-ReLU-Linear, a bottleneck."""
     return nn.Sequential(
         nn.Linear(K, hidden, bias=False),
@@ -119,7 +120,7 @@ class SimSiam(nn.Module):
         K = args.head_out
         # Before the head: the order in which weights are drawn is that of the runs on record.
         if args.predictor:
-            self.predictor = predictor(K, args.predictor_hidden)
+            self.predictor = prediction_head(K, args.predictor_hidden)
         else:
             self.predictor = nn.Identity()
         self.head = projector(d, K, args.projector_layers)

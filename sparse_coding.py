@@ -3,8 +3,8 @@
 Samples are sparse combinations of d hidden orthonormal features. Two views mask random
 coordinates, and a one-layer encoder should find the features again.
 
-    x = M z + ε,   a_i = D_i x,   h = φ(BN(W a))
-    success: the worst feature's max over neurons i of |cos(W_i, M_j)|; of two networks the first's
+    x = M z + ε,   a_1 = D_1 x,   a_2 = D_2 x,   h = φ(BN(W a)); dependent masks: 2 D x, 2 (I − D) x
+    success: min over features j of max over neurons i of |cos(W_i, M_j)|, in the network o
 
     contrastive (SimCLR), Eq. (9)
         −log( exp(cos(h1, h2)/τ) / Σ over the other 2B−1 views of exp(cos/τ) )
@@ -141,8 +141,8 @@ def latents(kind: str, n: int, d: int, sparsity: float, random: torch.Generator)
 
 def sample(s, seed: int, sparsity: float, noise: float) -> tuple[Tensor, Tensor, Tensor]:
     """One data set x = M z + ε (Eq. 1): M (p, d) with orthonormal columns, z (d, n), x (p, n)."""
-    gaussian = torch.randn(s.p, s.d, generator=generator(seed, PURPOSES["M"]))
-    M, _ = torch.linalg.qr(gaussian)
+    columns = torch.randn(s.p, s.d, generator=generator(seed, PURPOSES["M"]))
+    M, _ = torch.linalg.qr(columns)
     z = latents(s.latents, s.n, s.d, sparsity, generator(seed, PURPOSES["z"]))
     epsilon = noise * torch.randn(s.p, s.n, generator=generator(seed, PURPOSES["noise"]))
     return M, z, M @ z + epsilon
@@ -320,7 +320,7 @@ def spread(h: Tensor) -> Tensor:
     return unit(h).std(2, correction=0).mean(1) * h.shape[1] ** 0.5
 
 
-def rank(W: Tensor, M: Tensor) -> Tensor:
+def effective_rank(W: Tensor, M: Tensor) -> Tensor:
     """How many directions of the features the neurons tell apart, (R,): d all, 1 a single one.
 
     The effective rank (Roy, Vetterli 2007) of the cosines of neurons and features: exp of the
@@ -551,7 +551,8 @@ def measure(model: Model, data: Data, loss: Tensor) -> Tensor:
     quantiles = torch.linspace(0, 1, 3, device=data.device)
     smallest, median, largest = max_cosine(W, data.M).quantile(quantiles, dim=1)  # (R,) each
     h = encoder(data.x)
-    return torch.stack([smallest, median, largest, loss, spread(h), rank(W, data.M)]).cpu()
+    directions = effective_rank(W, data.M)
+    return torch.stack([smallest, median, largest, loss, spread(h), directions]).cpu()
 
 
 def marks(s: SimpleNamespace, records: int) -> set[int]:
@@ -646,6 +647,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
 
 
 # ------------------------------------------------------------------------------------- experiments
+# Without and with a head; without, SimCLR is the paper's contrastive learning.
 CONTRASTIVE = dict(method="simclr")
 SIMCLR = dict(method="simclr", head="linear")
 SIMSIAM = dict(method="simsiam", head="linear")
@@ -1075,6 +1077,7 @@ def main(argv=None):
         advice = f"give --device {used}, or delete {memory} to begin anew"
         common.need(used == args.device, f"{note} is of another device: {advice}")
     print(f"sparse_coding on {common.hardware(device)}: {folder}")
+    print(f"if it is stopped: python sparse_coding.py --resume {folder} --device {args.device}")
 
     found, curves = [], {}
     for experiment, programs in experiments.items():

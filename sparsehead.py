@@ -2,12 +2,13 @@
 
     L = L_base(z1, z2) + λ ‖W‖₂,₁          W (K, n): the last linear layer of the head
     ‖W‖₂,₁ = Σ_j ‖W_:j‖₂                   a column of zeros: a feature that the loss does not see
+    n: the layer's inputs;  K: its outputs, z;  sg, below: stop-gradient
 
 L_base, of the embeddings z1, z2 of two views:
     simclr     NT-Xent with τ = 0.5 (Eq. 2)
     byol       2 − 2 cos(p1, sg[t2]), and the same with the views exchanged
     barlow     Σ_i (1 − C_ii)² + 0.005 Σ_{i≠j} C_ij²,   C: cross-correlation of the two views
-    vicreg     25 (z1 − z2)² + 25 (hinge of standard deviations below 1) + Σ_{i≠j} Cov_ij² / K
+    vicreg     25 mean (z1 − z2)² + 25 (hinge of standard deviations below 1) + Σ_{i≠j} Cov_ij² / K
     wmse       2 − 2 cos of whitened embeddings
     swav       each view predicts the other's soft assignment to prototypes (Sinkhorn)
     ssl-hsic   −HSIC(Z, Y) + 3 √HSIC(Z, Z),   Z: p1, p2, t1, t2;   Y: the image that each is of
@@ -25,7 +26,7 @@ Twins, Zbontar et al., 2103.03230; VICReg, Bardes et al., 2105.04906; W-MSE, Erm
 
 What the paper leaves open is from the code of W-MSE, whose protocol it follows. Where we differ
 from the paper and from the bases' code, besides what common.py lists:
-1. Embeddings are normalised with eps = 1e-2.
+1. Embeddings are normalised with eps = 1e-2, but for W-MSE's.
 2. Each view passes the network alone (W-MSE's code: the heads of SimCLR and W-MSE have both at
    once; SwAV's: the whole network has). SimCLR's head ends without BatchNorm.
 3. STL-10 is evaluated on whole images (W-MSE code: on their central 64 of 70 pixels).
@@ -63,7 +64,7 @@ import common
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=1024, head_out=64)
 TRAINING = dict(epochs=1000, batch_size=512, optimizer="adam", lr=3e-3, weight_decay=1e-6)
 SCHEDULE = dict(schedule="step", warmup=500 / 97)  # 500 steps: an epoch of 50,000 images has 97
-METHOD = dict(temperature=0.5, momentum=0.99, prototypes=512)
+METHOD = dict(temperature=0.5, momentum=0.99, prototypes=512)  # momentum: the target network's
 WHITENING = dict(whiten_size=128, whiten_splits=1)
 VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.1, blur=0.0, crop="bicubic", order="colour-crop")
 PAPER = NETWORK | TRAINING | SCHEDULE | METHOD | WHITENING | VIEWS
@@ -114,8 +115,8 @@ IMAGENET_OF = {
     "ssl-hsic": IMAGENET | LIKE_BYOL | dict(lr=6.4, momentum=0.99),
 }
 
-# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
-# may have, would get a gradient that is far too large.
+# F.normalize divides by max(norm, EPS), as in ncl.py. There a row may be all zeros, and with the
+# usual 1e-12 its gradient would be far too large.
 EPS = 1e-2
 
 
@@ -310,7 +311,10 @@ def shrink_columns(weight, by):
 # ---------------------------------------------------------------- target network and learning rate
 @torch.no_grad()
 def update_target(target, online, momentum):
-    """BYOL's target network: ξ ← momentum·ξ + (1 − momentum)·θ, each parameter of two modules."""
+    """BYOL's target network: ξ ← momentum·ξ + (1 − momentum)·θ, each parameter of two modules.
+
+    BatchNorm's running statistics are the target's own.
+    """
     of_target = list(target.parameters())
     of_online = list(online.parameters())
     torch._foreach_lerp_(of_target, of_online, 1 - momentum)

@@ -1926,14 +1926,13 @@ def test_nces_scores_are_products_with_the_weights(small_images, kind):
 
 def test_top_1_and_top_5_count_ranks():
     scores = torch.arange(10.0, 0, -1).repeat(5, 1)  # class 0 is first, class 9 last
-    found = nce.accuracy(scores, torch.tensor([0, 1, 4, 5, 9]))
-    assert found == pytest.approx({"top1": 20, "top5": 60})
+    found = common.top_1_and_5(scores, torch.tensor([0, 1, 4, 5, 9]))
+    assert found == pytest.approx((20, 60))
 
 
 def test_top_5_of_few_classes_is_all():
     scores = torch.randn(40, 3)
-    found = nce.accuracy(scores, scores.argmin(1))
-    assert found == {"top1": 0, "top5": 100}
+    assert common.top_1_and_5(scores, scores.argmin(1)) == (0, 100)
 
 
 # ---- the gate
@@ -4266,13 +4265,13 @@ def test_a_file_with_too_few_names_is_refused(labelled, tmp_path):
         mmncl.class_names(args, labelled)
 
 
-def test_captions_take_the_templates_in_turn():
+def test_a_class_takes_the_templates_in_turn():
     data = types.SimpleNamespace(
-        captions_train=None, y_train=torch.tensor([0, 1, 2, 0, 1]), y_test=torch.tensor([2])
+        captions_train=None, y_train=torch.tensor([0, 1, 0, 0, 0, 0, 1]), y_test=torch.tensor([2])
     )
     train, test = mmncl.captions_of(data, SPOKEN_NAMES)
-    photo, picture, image = "a photo of a bee", "a picture of a cow", "an image of a ant"
-    assert train == ["a ant", photo, picture, image, "a bee"]
+    ants = ["a ant", "a photo of a ant", "a picture of a ant", "an image of a ant", "a ant"]
+    assert train == [ants[0], "a bee", *ants[1:], "a photo of a bee"]
     assert test == ["a cow"]
 
 
@@ -4622,7 +4621,7 @@ def test_rank_counts_the_directions_of_features():
     three = M[:, [0, 1, 2, 0, 1, 2]].T
     one = torch.ones(6, 1) @ torch.randn(1, 20)
     uneven = M[:, [0, 0, 0, 1]].T  # squares 3 and 1
-    found = [sc.rank(W[None], M[None]).item() for W in (found_once, three, one, uneven)]
+    found = [sc.effective_rank(W[None], M[None]).item() for W in (found_once, three, one, uneven)]
     assert found == pytest.approx([8, 3, 1, 4 / 3**0.75], rel=1e-3)
 
 
@@ -4648,7 +4647,7 @@ def test_measured_numbers_are_of_their_definitions():
         "max": best[:, -1],
         "loss": loss,
         "spread": sc.spread(encoder(data.x)),
-        "rank": sc.rank(second @ first, data.M),
+        "rank": sc.effective_rank(second @ first, data.M),
     }
     assert found.keys() == expected.keys()
     for name in expected:
@@ -5955,6 +5954,14 @@ def test_an_autoencoder_takes_over_the_runs_settings(runs, tmp_path):
         "crop",
     ):
         assert settings[key] == source[key], key
+
+
+def test_an_autoencoder_takes_over_the_order_of_views(runs, tmp_path):
+    source = shutil.copytree(runs / "simclr", tmp_path / "source")
+    settings = json.loads((source / "config.json").read_text())
+    (source / "config.json").write_text(json.dumps(settings | {"order": "colour-crop"}))
+    run_program(f"sae.py {SAE_FLAGS}", source, "--out", tmp_path / "run")
+    assert common.read_run(tmp_path / "run").order == "colour-crop"
 
 
 @pytest.fixture
@@ -7615,6 +7622,7 @@ REFUSED_FLAGS = {
     "sparsehead.py --base wmse --head-out 20 --whiten-size 20": "must be above K = 20",
     "nce.py --loss ce --weights non-negative": "needs --loss nce and an activation",
     "nce.py --weights non-negative --activation none": "needs --loss nce and an activation",
+    "nce.py --weights non-negative --activation gelu": "an activation that is never negative",
     "nce.py --dataset unlabelled": "has 0 classes",
     "mmncl.py --dataset unlabelled": "lacks captions_train and",
     "mmncl.py --classes {ncl}/metrics.jsonl": "4 classes; there is a class 9",

@@ -123,13 +123,8 @@ def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[fl
     scores = []
     for x in common.progress(images.split(500), "accuracy, 500 images at a time"):
         scores.append(model(common.eval_view(x.to(device), size)))
-    scores = torch.cat(scores)  # (N, C)
-    likeliest = scores.topk(min(5, scores.shape[1]), 1).indices  # (N, 5)
-    hits = likeliest == y.to(device)[:, None]
-    hits &= scores.isfinite().all(1, keepdim=True)  # a network that has diverged is never right
-    top1 = hits[:, 0].float().mean()
-    top5 = hits.any(1).float().mean()
-    return 100 * top1.item(), 100 * top5.item()
+    # A network that has diverged is never right.
+    return common.top_1_and_5(torch.cat(scores), y.to(device))
 
 
 def tuned_lr(new_backbone, data: common.Data, chosen: Tensor, run, args) -> float:
@@ -152,7 +147,7 @@ def tuned_lr(new_backbone, data: common.Data, chosen: Tensor, run, args) -> floa
     return best_lr
 
 
-def share(text: str) -> float:
+def share_of_labels(text: str) -> float:
     """An argparse type: a number above 0, at most 1."""
     value = float(text)
     if not 0 < value <= 1:
@@ -177,7 +172,14 @@ def parser() -> argparse.ArgumentParser:
     of_lr = "peak learning rate of the backbone, one or one for each share"
     add = flags.add_argument
     add("run", type=Path, help="folder of a run")
-    add("--labels", type=share, nargs="+", default=shares, metavar="SHARE", help="of the labels")
+    add(
+        "--labels",
+        type=share_of_labels,
+        nargs="+",
+        default=shares,
+        metavar="SHARE",
+        help="of the labels",
+    )
     add("--from-scratch", action="store_true", help="start from random weights")
     add("--epochs", type=positive, default=10, help="passes over those labels")
     add(
@@ -221,22 +223,22 @@ def main(argv=None):
         return backbone_of(args.run, run, args.from_scratch)
 
     rows = [["start", "share", "labels", "rate", "top-1", "top-5"]]
-    for i, part in enumerate(args.labels):
-        chosen = balanced_subset(data.y_train, part, args.seed)
+    for i, share in enumerate(args.labels):
+        chosen = balanced_subset(data.y_train, share, args.seed)
         if args.lr:
             lr = args.lr[i % len(args.lr)]
         else:
             lr = tuned_lr(new_backbone, data, chosen, run, args)
         model = finetune(*new_backbone(), data, chosen, run, args, lr)
         top1, top5 = accuracy(model, data.x_test, data.y_test, run.image_size)
-        cells = [f"{100 * part:g} %", str(len(chosen)), f"{lr:g}", f"{top1:.1f}", f"{top5:.1f}"]
+        cells = [f"{100 * share:g} %", str(len(chosen)), f"{lr:g}", f"{top1:.1f}", f"{top5:.1f}"]
         rows.append([start, *cells])
 
         results = {"top1": top1, "top5": top5, "lr": lr, "tuned": not args.lr}
         results |= {name: getattr(args, name) for name in SETTINGS}
         found = common.read_json(path) if path.exists() else {}
         for name, value in results.items():
-            found[f"{start}_{part}_{name}"] = value
+            found[f"{start}_{share}_{name}"] = value
         common.write_json(path, found)
     print(common.markdown(rows))
 

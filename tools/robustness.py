@@ -174,12 +174,12 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
     for kind, severity in common.progress(pairs, "corruptions"):
         images = corrupted(data.x_test, kind, severity)
         found |= ask(f"{kind}_{severity}", probes, images, data.y_test)
-    for e in "h", "z":
+    for which in "h", "z":
         for kind in CORRUPTIONS:
-            scores = [found[f"{e}_{kind}_{severity}"] for severity in SEVERITIES]
-            found[f"{e}_{kind}"] = sum(scores) / len(scores)
-        scores = [found[f"{e}_{kind}"] for kind in CORRUPTIONS]
-        found[f"{e}_corrupted"] = sum(scores) / len(scores)
+            scores = [found[f"{which}_{kind}_{severity}"] for severity in SEVERITIES]
+            found[f"{which}_{kind}"] = sum(scores) / len(scores)
+        scores = [found[f"{which}_{kind}"] for kind in CORRUPTIONS]
+        found[f"{which}_corrupted"] = sum(scores) / len(scores)
     if run.dataset != "shapes":
         return found
 
@@ -242,9 +242,12 @@ def read_records(paths: list[Path]) -> dict[str, dict[str, dict]]:
     means = {}
     for dataset, rows in of_seeds.items():
         means[dataset] = {}
+        keys = next(iter(rows.values()))[0].keys()
         for row, records in rows.items():
+            alike = all(record.keys() == keys for record in records)
+            common.need(alike, f"{dataset}, {row}: a run lacks a number that others have")
             mean = {}
-            for key in records[0]:
+            for key in keys:
                 mean[key] = sum(record[key] for record in records) / len(records)
             means[dataset][row] = mean
     return means
@@ -261,15 +264,15 @@ def draw_row(panels, rows: dict[str, dict]) -> None:
     first = next(iter(rows.values()))  # all have the same numbers
     shifts = [shift for shift in ("clean", *SHIFTS) if f"h_{shift}" in first]
     for m, (name, found) in enumerate(rows.items()):
-        for e, style, offset, alpha in ("h", "-", 0.0, 1.0), ("z", "--", 0.5, 0.5):
+        for which, style, offset, alpha in ("h", "-", 0.0, 1.0), ("z", "--", 0.5, 0.5):
             for panel, kind in zip(curves, CORRUPTIONS):
-                scores = [found[f"{e}_clean"]]
-                scores += [found[f"{e}_{kind}_{severity}"] for severity in SEVERITIES]
-                label = f"{name.removeprefix(shared)}, {e}"
+                scores = [found[f"{which}_clean"]]
+                scores += [found[f"{which}_{kind}_{severity}"] for severity in SEVERITIES]
+                label = f"{name.removeprefix(shared)}, {which}"
                 panel.plot(scores, style, color=f"C{m}", label=label)
                 panel.set(title=kind, xlabel="severity")
             places = [i + (m + offset) * 0.8 / len(rows) for i in range(len(shifts))]
-            heights = [found[f"{e}_{shift}"] for shift in shifts]
+            heights = [found[f"{which}_{shift}"] for shift in shifts]
             bars.bar(places, heights, width, color=f"C{m}", alpha=alpha)
     ticks = [i + 0.3 for i in range(len(shifts))]
     bars.set_xticks(ticks, [shift.replace("_", "\n") for shift in shifts])

@@ -78,8 +78,17 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
 
     def random_view(x, size):
         """As in the training, but flipped whatever the method does."""
-        options = args.min_scale, args.jitter, args.gray, args.blur, args.crop
-        return common.normalise(common.augment(x, size, *options, colour_first=colour_first))
+        view = common.augment(
+            x,
+            size,
+            min_scale=args.min_scale,
+            jitter=args.jitter,
+            gray=args.gray,
+            blur=args.blur,
+            crop=args.crop,
+            colour_first=colour_first,
+        )
+        return common.normalise(view)
 
     torch.manual_seed(args.seed)
     views = []

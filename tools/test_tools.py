@@ -1097,6 +1097,13 @@ def test_runs_on_record_are_read_as_folders_are(measured, tmp_path):
     assert found == robustness.read_records(measured)
 
 
+def test_runs_with_other_numbers_are_not_averaged(measured):
+    file = measured[1] / "robustness.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"h_paired": 10}))
+    with pytest.raises(common.BadInput, match="x, a: a run lacks a number"):
+        robustness.read_records(measured)
+
+
 def test_a_run_is_drawn_once(measured):
     with pytest.raises(common.BadInput, match="two runs are called a-seed1"):
         robustness.read_records(measured + measured[:1])

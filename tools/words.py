@@ -7,7 +7,7 @@ words.json, in the run's folder, has five of each dimension, which look.py shows
 dimensions that any image activates
     nameable        the first word is in the name of the most frequent class, or background, of the
                     images that activate the dimension
-    nameable_top    the same of the 20 images that activate it most
+    nameable_top    the same of the 20 images that activate it most, and those that tie with them
     ..._chance      the word of one dimension and the images of another, mean of all pairs
 
 The measure is ours, and no paper's.

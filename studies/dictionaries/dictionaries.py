@@ -6,7 +6,7 @@ It measures a finished run on its test images, and other dictionaries in its pla
 
     trained            the run's own dimensions
     untrained          random directions of its features h, as interpret.py has them
-    rotated            random directions of its embedding z: other axes of the same space
+    rotated            random directions of its embedding z, not orthogonal: other axes
     simclr             random directions of the features of a run of simclr.py
     random_backbone    random directions of the features of a network that has learnt nothing
     sae                the units of a run of sae.py, a dictionary trained on the run's features
@@ -26,12 +26,12 @@ dictionaries.json, in the run's folder, and "dictionaries" in its record have of
                                                             images where a dimension is strongest
     dictionary_<name>_on_<p>_full_dims, _full_adjusted      of dimensions with so many images alone
 s: powers of two below an image's entries that are not 0 (of a dense run K), and "all". The
-strongest entries of a dense run are those of largest |z|, and +k and -k are two. Backgrounds have
-"background_" before cons, and so on.
+strongest entries of a dense run are those of largest |z|, and +k and -k are two; where z is never
+negative there is no -k. Backgrounds have "background_" before cons, and so on. A sparse z must not
+be negative.
 """
 
 import argparse
-import dataclasses
 import re
 import sys
 from pathlib import Path
@@ -81,10 +81,10 @@ def of_full(a: interpret.Activations, rule: str, labels: dict[str, interpret.Tru
 
 
 def sizes_of(z, rule: str, halves: bool) -> interpret.Entries:
-    """All entries of z (N, K), positive; with `halves` (N, 2K), +k and -k apart."""
+    """The positive entries of z (N, K); with `halves` (N, 2K), +k and -k apart."""
     entries = interpret.entries_of(z)
     if rule == "nonzero":
-        return dataclasses.replace(entries, values=np.abs(entries.values))
+        return entries
     return interpret.by_sign(entries, halves)
 
 
@@ -142,10 +142,11 @@ def measure(z, rule: str, halves: bool, levels: dict[str, int], labels) -> dict[
 def random_backbone(run: argparse.Namespace, images: Tensor, seed: int) -> nn.Module:
     """A backbone of random weights, whose BatchNorm has the statistics of SEEN of the images.
 
-    run: settings with arch and image_size; images: (M, 3, H, W) uint8
+    run: settings with arch, image_size and perhaps zero_init_residual; images: (M, 3, H, W) uint8
     """
     torch.manual_seed(seed)
-    backbone, _ = common.resnet(run.arch, run.image_size)
+    zero_init = getattr(run, "zero_init_residual", False)
+    backbone, _ = common.resnet(run.arch, run.image_size, zero_init)
     for module in backbone.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1.0  # the last batch alone counts
@@ -191,7 +192,8 @@ def read_simclr(folder: Path, own: interpret.Embedding) -> interpret.Embedding:
 def read_sae(folder: Path, own: interpret.Embedding) -> interpret.Embedding:
     """The codes of a run of sae.py; BadInput unless they are of the run's own features."""
     codes = read_other(folder, own)
-    same = codes.judge.shape == own.judge.shape and np.allclose(codes.judge, own.judge, 0.01, 0.01)
+    same = codes.features.shape == own.features.shape
+    same = same and np.allclose(codes.features, own.features, rtol=0.01, atol=0.01)
     common.need(same, f"{folder} is not what sae.py makes of {own.title}: it has other features")
     return codes
 
@@ -203,19 +205,21 @@ def dictionaries(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, 
     """
     own = interpret.read_embedding(folder)
     common.need(own.labels, f"{folder} has no labels, so no dimension can agree with them")
+    rule = interpret.rule_for(own.z)
+    negative = rule == "nonzero" and interpret.has_signs(own.z)
+    common.need(not negative, f"{folder} has a sparse embedding with negative entries")
     sources = {
-        "untrained": [own.judge] * interpret.DRAWS,
+        "untrained": [own.features] * interpret.DRAWS,
         "rotated": [own.z] * interpret.DRAWS,
     }
     if args.simclr:
-        sources["simclr"] = [read_simclr(args.simclr, own).judge] * interpret.DRAWS
+        sources["simclr"] = [read_simclr(args.simclr, own).features] * interpret.DRAWS
     codes = None
     if args.sae:
         codes = read_sae(args.sae, own)
     sources["random_backbone"] = random_features(folder, args.data_root, own.N)
 
     labels = interpret.truths(own.labels)
-    rule = interpret.rule_for(own.z)
     trained = interpret.activate(own.z, rule)
     halves = trained.halves
     levels = levels_of(sizes_of(own.z, rule, halves))
@@ -226,8 +230,8 @@ def dictionaries(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, 
     found = {"trained": measure(own.z, rule, halves, levels, labels)}
     for name, drawn in sources.items():
         of_draws = []
-        for seed, h in enumerate(common.progress(drawn, f"{name}, draws")):
-            z = interpret.random_dictionary(h.astype(np.float32), own.K, seed, per_image)
+        for seed, vectors in enumerate(common.progress(drawn, f"{name}, draws")):
+            z = interpret.random_dictionary(vectors.astype(np.float32), own.K, seed, per_image)
             of_draws.append(measure(z, rule, halves, levels, labels))
         found[name] = interpret.average(of_draws)
     if codes:
@@ -239,6 +243,7 @@ def dictionaries(folder: Path, args: argparse.Namespace) -> dict[str, dict[str, 
 def tables(found: dict[str, dict[str, float]]) -> str:
     """The numbers of dictionaries, and adj. / best F1 of their strongest entries per image."""
     cell = interpret.format_number
+    # The s of the keys: of "top_1_entries", "top_2_entries", ..., "top_all_entries".
     names = re.findall(r"top_(\w+?)_entries", " ".join(found["trained"]))
     whole = [["dictionary", "active", "live", *COLUMNS]]
     parts = [["adj. / best F1", *names]]
@@ -282,6 +287,8 @@ def main(argv=None):
     add("--sae", type=Path, metavar="RUN", help="a run of sae.py, on the features of the run")
     add("--data-root", help="folder of the data sets (default: the run's)")
     args = flags.parse_args(argv)
+    one = len(args.runs) == 1
+    common.need(one or not args.sae, "--sae is of one run's features: give this run alone")
     for folder in args.runs:
         found = dictionaries(folder, args)
         keep(folder, found)

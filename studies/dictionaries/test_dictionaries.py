@@ -277,6 +277,18 @@ def test_a_run_without_labels_is_refused(own_run):
     assert "mine-seed3 has no labels" in refusal("dictionaries.py", own_run)
 
 
+def test_a_sparse_embedding_with_signs_is_refused(own_run):
+    z = np.zeros((100, 8), np.float16)
+    z[:, 0] = -1
+    change(own_run, z=z)
+    assert "a sparse embedding with negative entries" in refusal("dictionaries.py", own_run)
+
+
+def test_an_autoencoder_is_of_one_run(runs, codes):
+    told = refusal("dictionaries.py", runs / "ncl", runs / "simclr", "--sae", codes)
+    assert "--sae is of one run's features" in told
+
+
 def test_other_test_images_are_refused(runs, own_run):
     change(own_run, y=np.arange(100) % 3)
     told = refusal("dictionaries.py", runs / "ncl", "--simclr", own_run)
