@@ -2,7 +2,7 @@
 and an untrained dictionary give.
 
     python interpret.py runs/my-run               a finished run of any method here
-    python interpret.py features.npz              z (N, K); where you have them y (N,) and h (N, d)
+    python interpret.py embedding.npz             z (N, K); where you have them y (N,) and h (N, d)
     python interpret.py latents.npz --labels y.npy --features h.npy --classes names.txt
 
 A dimension is the list of images that it is active on, the strongest first. What it says about
@@ -1580,7 +1580,8 @@ bits: what it tells of the label. best F1: of the best dimension for a class, ju
 images, mean over classes; ≥ ½: for so many classes. k-probe: accuracy, %, with k dimensions for
 each class. Mono: how alike a dimension's images are. Others are means over live dimensions (bits:
 over all; adj.: over those active on 0.1 % of the images or more).
-untrained: random directions of the features, as sparse; shuffled: the labels in random order."""
+untrained: random directions of the features, else of z, active by the same rule; shuffled: the
+labels in random order."""
 
 
 def markdown(rows: list[list[str]]) -> str:

@@ -1,8 +1,8 @@
 """An embedding as a page to browse what its dimensions stand for, as pictures and as a table.
 
     python look.py runs/my-run                     a finished run, into its folder
-    python look.py runs/my-run runs/other          the page in the first has all of the same images
-    python look.py features.npz --images images.npy --classes names.txt
+    python look.py runs/my-run runs/other          the first's page has all runs of the same images
+    python look.py embedding.npz --images images.npy --classes names.txt
     python look.py latents.npz --labels y.npy --features h.npy --images folder/
 
 A file is what interpret.py reads: z (N, K), where you have them y, h and images. Without images the
