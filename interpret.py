@@ -1643,7 +1643,7 @@ def about_activity(a: Activations, rule: str) -> str:
     text = f"active: a {dimension} on the {100 * share:g} % of the images where it is strongest"
     each = count_of(share, a.N)
     if each < 10:
-        text += f", which are {each}: too few to trust"
+        text += f", which are {each}: too few to trust (--active top:<share> takes more)"
     return text
 
 
