@@ -1776,8 +1776,8 @@ def test_rotations_do_not_change_the_loss(loss, rotation):
 
 @of_inner_products
 def test_rotations_change_ncls_loss(loss, rotation):
-    z1, z2 = torch.randn(2, 20, 6).relu()
-    rotated = loss((z1 @ rotation).relu(), (z2 @ rotation).relu())
+    z1, z2 = ncl.rep_relu(torch.randn(2, 20, 6))
+    rotated = loss(ncl.rep_relu(z1 @ rotation), ncl.rep_relu(z2 @ rotation))
     assert abs(rotated - loss(z1, z2)) > 0.05
 
 
@@ -1924,10 +1924,28 @@ def test_nces_scores_are_products_with_the_weights(small_images, kind):
     assert torch.allclose(scores, f @ W.T, atol=1e-6)
 
 
+def test_nces_accuracy_is_of_its_own_weights(tiny, tmp_path):
+    flags = "--head mlp --weights non-negative --epochs 1"
+    run_program(f"nce.py {tiny} {flags} --out", tmp_path / "run")
+    run, model = common.load_run(tmp_path / "run")
+    data = common.load_data(run.dataset, run.data_root)
+    _, f = common.features(model, data.x_test, run.image_size, "cpu")
+    logits = f @ model.classifier.weight.detach().clamp(min=0).T
+    *_, final = records(tmp_path / "run")
+    expected = common.top_1_and_5(logits, data.y_test)
+    assert (final["top1"], final["top5"]) == pytest.approx(expected)
+
+
 def test_top_1_and_top_5_count_ranks():
     scores = torch.arange(10.0, 0, -1).repeat(5, 1)  # class 0 is first, class 9 last
     found = common.top_1_and_5(scores, torch.tensor([0, 1, 4, 5, 9]))
     assert found == pytest.approx((20, 60))
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_diverged_score_is_never_right(wrong):
+    scores = torch.tensor([[wrong, 0, 1]])
+    assert common.top_1_and_5(scores, torch.tensor([0])) == (0, 0)
 
 
 def test_top_5_of_few_classes_is_all():
@@ -2030,6 +2048,22 @@ def test_the_gating_head_has_its_layers(layers):
     widths = [tuple(layer.weight.shape) for layer in head.modules() if hasattr(layer, "weight")]
     assert widths == {1: [(5, 6)], 2: [(8, 6), (5, 8)], 3: [(8, 6), (4, 8), (5, 4)]}[layers]
     assert sum(isinstance(layer, nn.ReLU) for layer in head.modules()) == layers - 1
+
+
+BLOCK = ["Linear", "BatchNorm1d", "ReLU"]
+HEADS = {
+    "projection, mlp": (simclr.projection_head("mlp", 6, 8, 5), ["Linear", "ReLU", "Linear"]),
+    "projection, linear": (simclr.projection_head("linear", 6, 8, 5), ["Linear"]),
+    "MMNCL's": (mmncl.mlp(6, 8, 5), ["Linear", "ReLU", "Linear"]),
+    "SimSiam's": (simsiam.prediction_head(6, 8), [*BLOCK, "Linear"]),
+    "LpJEPA's": (lpjepa.rectified_head(6, 8, 5), [*BLOCK, *BLOCK, "Linear", "ReLU"]),
+}
+
+
+@pytest.mark.parametrize("head, layers", HEADS.values(), ids=HEADS)
+def test_a_head_has_the_papers_layers(head, layers):
+    modules = [module for module in head.modules() if not isinstance(module, nn.Sequential)]
+    assert [type(module).__name__ for module in modules] == layers
 
 
 # ---- its divergence
@@ -2622,7 +2656,29 @@ def test_an_offset_leaves_the_order_of_activation(offset):
     assert found.columns["ap"][0] == pytest.approx(1)
 
 
-RULES = {"sparse": (sparse_matrix(), "nonzero"), "dense": (dense_matrix(), "top:0.01")}
+def test_strengths_below_zero_count_from_the_least():
+    z = np.full((200, 3), 1.0, np.float32)
+    z[:, 0] = np.linspace(-2, -3, 200)
+    rows = interpret.unit_rows(z)[:, 0]
+    a = interpret.activate(z, "top:0.2")
+    assert a.values[:40] == pytest.approx(rows[:40] - rows.min())
+
+
+def first_columns(active):
+    """A matrix (20, 10) of which so many columns are active on each image."""
+    z = np.zeros((20, 10), np.float32)
+    z[:, :active] = 1
+    return z
+
+
+RULES = {
+    "sparse": (sparse_matrix(), "nonzero"),
+    "dense": (dense_matrix(), "top:0.01"),
+    "sparse with signs": (sparse_matrix(signed=True), "nonzero"),
+    "dense without signs": (np.abs(dense_matrix()), "top:0.01"),
+    "four in ten": (first_columns(4), "nonzero"),
+    "six in ten": (first_columns(6), "top:0.01"),
+}
 
 
 @pytest.mark.parametrize("z, rule", RULES.values(), ids=RULES)
@@ -2775,6 +2831,17 @@ def test_telling_dimensions_in_parts_are_the_same(monkeypatch, in_lists):
     monkeypatch.setattr(interpret, "CELLS", 10)  # two dimensions at a time
     in_parts = interpret.telling_dimensions(z, LABELS, np.arange(40), 8)
     assert np.array_equal(in_parts, whole)
+
+
+def test_telling_dimensions_differ_most_in_their_means():
+    z = interpret.unit_rows(dense_matrix())
+    y = np.minimum(LABELS, 1)  # 15 images of class 0, 45 of class 1
+    among = np.arange(40)
+    found = interpret.telling_dimensions(z, y, among, 3)
+    for c in range(2):
+        of_class = z[among][y[among] == c].mean(0)
+        of_rest = z[among][y[among] != c].mean(0)
+        assert found[c].tolist() == np.argsort(-np.abs(of_class - of_rest))[:3].tolist()
 
 
 def test_sparse_probes_regress_as_scikit_learn_does():
@@ -2975,6 +3042,24 @@ def test_controls_are_as_sparse_and_tell_less():
     assert shuffled["best_f1"] < untrained["best_f1"] < found.numbers["best_f1"]
 
 
+def test_labels_are_shuffled_anew_for_each_draw(monkeypatch):
+    orders = set()
+    of_label = interpret.of_label
+
+    def noted(a, y, chance):
+        orders.add(y.tobytes())
+        return of_label(a, y, chance)
+
+    monkeypatch.setattr(interpret, "of_label", noted)
+    interpret.interpret(trained_like())
+    assert len(orders) == 1 + interpret.DRAWS  # the labels as they are, and those of each draw
+
+
+def test_controls_are_the_means_of_their_draws():
+    found = interpret.average([{"a": 1, "b": None}, {"a": 3, "b": None}])
+    assert found == {"a": 2, "b": None}
+
+
 def test_rare_dimensions_do_not_count_above_chance():
     z, y = rare_dimensions()
     (label,) = interpret.truths({"": y}).values()
@@ -2983,6 +3068,15 @@ def test_rare_dimensions_do_not_count_above_chance():
     # Of the four live dimensions not the one that is active on one image of 2,000.
     assert numbers["adjusted"] == pytest.approx(100 * (0 + 1 + 1) / 3)
     assert numbers["half_f1"] == 1  # the class that has a dimension of its own
+
+
+def test_the_numbers_of_a_dimension_for_two_classes():
+    y = np.arange(400) % 4
+    z = np.eye(4, dtype=np.float32)[y // 2]  # dimension 0: classes 0 and 1; 1: classes 2 and 3
+    numbers = interpret.interpret(interpret.Embedding(z, {"": y}), controls=False).numbers
+    assert numbers["entropy"] == pytest.approx(math.log(2))
+    assert numbers["phi"] == pytest.approx(100 / math.sqrt(3))
+    assert numbers["ap"] == pytest.approx(50)
 
 
 def test_classes_count_from_an_f1_of_one_half(monkeypatch, activations):
@@ -3038,6 +3132,20 @@ def test_the_untrained_dictionary_is_of_centred_features():
     first = interpret.random_dictionary(h, 16, seed=0)
     shifted = interpret.random_dictionary(h + 7, 16, seed=0)
     assert shifted == pytest.approx(first, abs=1e-4)
+
+
+def test_the_untrained_dictionary_is_of_cosines():
+    h = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+    directions = torch.randn(8, 16, generator=torch.Generator().manual_seed(0))
+    centred = torch.from_numpy(h - h.mean(0))
+    cosines = F.cosine_similarity(centred[:, None], directions.T, dim=2)
+    assert interpret.random_dictionary(h, 16, seed=0) == pytest.approx(cosines.numpy(), abs=1e-5)
+
+
+def test_the_largest_directions_count_as_active():
+    h = np.random.default_rng(0).normal(size=(50, 8)).astype(np.float32)
+    found = interpret.random_dictionary(h, 4, seed=0, k=4)
+    assert interpret.nonzero(found).n.tolist() == [50] * 4
 
 
 @pytest.mark.parametrize("rows", [20_000, 7], ids=["whole", "in parts"])
@@ -3250,6 +3358,30 @@ def test_every_format_is_read_alike(tmp_path, suffix):
     assert np.array_equal(found.labels[""], e.labels[""])
 
 
+def test_bfloat16_is_read_as_float32():
+    found = interpret.of_tensors({"h": torch.eye(3).bfloat16()})["h"]
+    assert found.dtype == np.float32
+    assert np.array_equal(found, np.eye(3))
+
+
+def test_sparse_tensors_are_read_as_entries():
+    found = interpret.of_tensors({"z": torch.eye(3).to_sparse()})["z"]
+    assert np.array_equal(found.filled(), np.eye(3))
+
+
+def test_the_ceiling_of_f1_is_said():
+    e = interpret.Embedding(np.abs(dense_matrix()), {"": LABELS})  # classes of 15 images
+    text = interpret.about(e, interpret.interpret(e, "top:0.1", controls=False))  # 6 each
+    assert f"at most {100 * 2 * 6 / (6 + 15):.1f} %" in text
+
+
+@pytest.mark.parametrize("N, few", [(900, True), (1000, False)])
+def test_fewer_than_ten_images_are_too_few(N, few):
+    z = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32)
+    text = interpret.about_activity(interpret.activate(z, "top:0.01"), "top:0.01")
+    assert ("too few to trust" in text) == few
+
+
 @pytest.mark.parametrize("kind", ["csr", "csc", "coo"])
 def test_scipys_sparse_files_are_read(tmp_path, kind):
     sparse = pytest.importorskip("scipy.sparse")
@@ -3257,6 +3389,17 @@ def test_scipys_sparse_files_are_read(tmp_path, kind):
     sparse.save_npz(tmp_path / "z.npz", sparse.csr_matrix(z).asformat(kind))
     found = interpret.nonzero(interpret.read_embedding(tmp_path / "z.npz").z)
     assert np.array_equal(found.images, interpret.nonzero(z).images)
+
+
+def test_features_and_judge_stay_apart(tmp_path):
+    e = trained_like()
+    write(tmp_path / "e.npz", e)
+    np.save(tmp_path / "h.npy", e.features)
+    np.save(tmp_path / "dino.npy", e.features + 1)
+    files = dict(features=tmp_path / "h.npy", judge=tmp_path / "dino.npy")
+    found = interpret.read_embedding(tmp_path / "e.npz", **files)
+    assert np.array_equal(found.features, e.features)
+    assert np.array_equal(found.judge, e.features + 1)
 
 
 @pytest.fixture
@@ -3423,6 +3566,13 @@ def test_ctrl_c_ends_interpret_in_a_line(tmp_path, monkeypatch, capsys):
         runpy.run_path(str(ROOT / "interpret.py"), run_name="__main__")
     assert stop.value.code == 130
     assert capsys.readouterr().err == "interpret.py: stopped before its end\n"
+
+
+def test_the_rule_that_is_given_decides(tmp_path):
+    write(tmp_path / "e.npz", trained_like())
+    run_program("interpret.py --active top:0.5", tmp_path / "e.npz", "--out", tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "interpret.json").read_text())
+    assert record["active"] == "top:0.5"
 
 
 def test_interpret_alone_refuses_in_a_line(tmp_path, monkeypatch, capsys):
@@ -3840,6 +3990,12 @@ def test_active_entries_and_empty_samples_are_counted():
     assert found["empty"] == 1 / 4
 
 
+def test_negative_entries_are_active():
+    found = common.health(-torch.eye(4)[:3])
+    assert found["act"] == 1 / 4
+    assert found["empty"] == 0
+
+
 def test_a_spectrum_is_the_known_variances():
     centred = torch.cat([torch.ones(50, 1), torch.randn(50, 3)], 1)
     white = 7 * torch.linalg.qr(centred)[0][:, 1:]  # covariance I
@@ -4042,6 +4198,13 @@ def test_a_target_is_a_moving_average():
     sparsehead.update_target(target, online, 0.9)
     for t, old, new in zip(target.parameters(), before, online.parameters()):
         assert torch.allclose(t, 0.9 * old + 0.1 * new, atol=1e-6)
+
+
+def test_a_targets_batch_statistics_are_its_own():
+    target, online = nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+    online.running_mean.fill_(5)
+    sparsehead.update_target(target, online, 0.9)
+    assert target.running_mean.tolist() == [0, 0, 0]
 
 
 def naive_base_loss(base, model, v1, v2):
@@ -7252,6 +7415,7 @@ VARIANTS = [  # of the methods, which train by different code
     "simclr.py --loss spectral",
     "ncl.py --topk 20",
     "bayesncl.py --no-detach --kl-weight 1e-3",
+    "bayesncl.py --similarity ipw",
     "sparsehead.py --base byol --sparse-weight 0.1",
     "sparsehead.py --base barlow",
     "simsiam.py",
