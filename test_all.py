@@ -2056,6 +2056,7 @@ HEADS = {
     "projection, linear": (simclr.projection_head("linear", 6, 8, 5), ["Linear"]),
     "MMNCL's": (mmncl.mlp(6, 8, 5), ["Linear", "ReLU", "Linear"]),
     "SimSiam's": (simsiam.prediction_head(6, 8), [*BLOCK, "Linear"]),
+    "SparseHead's": (sparsehead.batch_norm_head("mlp", 6, 8, 5), [*BLOCK, "Linear"]),
     "LpJEPA's": (lpjepa.rectified_head(6, 8, 5), [*BLOCK, *BLOCK, "Linear", "ReLU"]),
 }
 
@@ -3800,13 +3801,13 @@ def naive_assignment(scores):
     return Q
 
 
-def naive_swav(z1, z2, prototypes=PROTOTYPES):
+def naive_swav(z1, z2, prototypes=PROTOTYPES, temperature=0.1):
     s1 = unit(z1) @ unit(prototypes).T
     s2 = unit(z2) @ unit(prototypes).T
     loss = 0
     for ours, other in (s1, s2), (s2, s1):
         for scores, q in zip(ours, naive_assignment(other)):
-            p = torch.exp(scores / 0.1)
+            p = torch.exp(scores / temperature)
             loss = loss - q @ torch.log(p / p.sum())
     return loss / (2 * len(z1))
 
@@ -3889,6 +3890,9 @@ LOSSES = {  # ours and the loop
     "hsic of two": (sparsehead.hsic_loss, naive_hsic),
     "hsic of four": (our_hsic_of_four, loop_hsic_of_four),
     "swav": (functools.partial(sparsehead.swav_loss, prototypes=PROTOTYPES), naive_swav),
+    "swav 0.5": with_options(
+        sparsehead.swav_loss, naive_swav, prototypes=PROTOTYPES, temperature=0.5
+    ),
     "wmse": (our_wmse, loop_wmse),
     "sliced_wasserstein": (
         functools.partial(lpjepa.sliced_wasserstein, directions=PROTOTYPES[:2].float()),
@@ -4273,6 +4277,19 @@ def test_a_step_has_its_bases_loss(one_step, base):
     assert run.records[0]["loss"] == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_step_has_the_temperature_asked_for(one_step):
+    run = one_step("--base simclr --temperature 0.2")
+    z1, z2 = [run.before.train()(view)[1].double() for view in run.views]
+    assert run.records[0]["loss"] == pytest.approx(naive_nt_xent(z1, z2, 0.2).item(), rel=1e-4)
+
+
+def test_a_step_of_swav_has_its_temperature(one_step):
+    run = one_step("--base swav --temperature 0.2")
+    z1, z2 = [run.before.train()(view)[1].double() for view in run.views]
+    expected = naive_swav(z1, z2, run.before.prototypes.double(), 0.2)
+    assert run.records[0]["loss"] == pytest.approx(expected.item(), rel=1e-4)
+
+
 def test_a_step_moves_W_by_the_penalty(one_step):
     plain = one_step("--sparse-weight 0")
     sparse = one_step("--sparse-weight 0.5")
@@ -4303,8 +4320,9 @@ def test_the_targets_momentum_grows_over_the_run(one_step, monkeypatch):
         told.append(momentum)
 
     monkeypatch.setattr(sparsehead, "update_target", update_target)
-    one_step("--base byol --epochs 4")
-    assert told == pytest.approx([sparsehead.momentum_at(step, 4) for step in range(4)])
+    one_step("--base byol --epochs 4 --momentum 0.9")
+    half_cosine = [math.cos(math.pi * step / 4) / 2 + 1 / 2 for step in range(4)]
+    assert told == pytest.approx([1 - 0.1 * share for share in half_cosine])
 
 
 def test_proximal_steps_follow_the_rate(one_step, monkeypatch):
@@ -4510,12 +4528,12 @@ def augmented(tiny, tmp_path, monkeypatch):
     """What a run of mmncl.py augments, of a data set with images that have no captions."""
     arrays = shapes.draw(60, 20)
     np.savez(tmp_path / "more.npz", x_unlabeled=np.zeros_like(arrays["x_train"]), **arrays)
-    seen = types.SimpleNamespace(images=[], flips=set())
+    seen = types.SimpleNamespace(images=[], chances=set())
     augment = common.augment
 
     def seen_augment(images, **options):
         seen.images.append(images)
-        seen.flips.add(options["flip"])
+        seen.chances |= {options[name] for name in ("flip", "jitter", "gray", "blur")}
         return augment(images, **options)
 
     monkeypatch.setattr(common, "augment", seen_augment)
@@ -4528,8 +4546,8 @@ def test_only_images_with_captions_are_trained_on(augmented):
     assert torch.cat(augmented.images).flatten(1).any(1).all()  # none is black
 
 
-def test_images_are_not_mirrored(augmented):
-    assert augmented.flips == {0}
+def test_images_are_cropped_and_nothing_else(augmented):
+    assert augmented.chances == {0}
 
 
 # A setting of a moment; all else is as in the paper.
@@ -4685,11 +4703,17 @@ def test_seeds_have_their_own_order(one_epoch):
     assert not torch.equal(first, second)
 
 
-def test_epochs_have_their_own_order_and_masks():
+def test_epochs_have_their_own_masks():
     _, batches = watched(small_setting(n=16, batch_size=16))
     (before, _), (after, _) = batches
-    assert not torch.equal(before.sum(1).sort().values, after.sum(1).sort().values)
     assert not torch.equal(before != 0, after != 0)
+
+
+def test_epochs_have_their_own_order():
+    _, batches = watched(small_setting(n=16, batch_size=16, keep=1.0))
+    (before, _), (after, _) = batches
+    assert not torch.equal(before, after)
+    assert torch.allclose(before.sum(1).sort().values, after.sum(1).sort().values, atol=1e-5)
 
 
 @pytest.mark.parametrize("keep", [0.2, 0.5])
@@ -4828,6 +4852,20 @@ def first_weights(**factors):
 def test_cold_weights_have_the_texts_variance():
     _, (W,) = first_weights(p=100, d=25, m=400)
     assert W.std().item() * 50 == pytest.approx(1, abs=0.02)  # N(0, 1/(pd))
+
+
+def test_all_matrices_start_with_the_texts_variance():
+    s = small_setting(method="simsiam", head="mlp", layers=2, p=100, d=25, m=60)
+    matrices = [W for W in sc.Model(s, sc.Data(s, "cpu")).parameters() if W.shape[2] > 1]
+    assert len(matrices) == 4  # two layers, projector and predictor
+    for W in matrices:
+        assert W.std().item() * 50 == pytest.approx(1, abs=0.05)
+
+
+def test_seeds_have_their_own_data_and_weights():
+    data, (W,) = first_weights(seeds=2)
+    for of_seeds in data.M, data.x, W:
+        assert not torch.allclose(*of_seeds, atol=0.1)
 
 
 def test_two_networks_start_apart():
@@ -6068,6 +6106,29 @@ def test_monoloss_raises_the_monoscore(without_and_with_monoloss):
     assert with_it > without
 
 
+def test_monoloss_compares_features_that_are_not_centred():
+    model = autoencoder(4, 10, 2)
+    h = 3 + torch.randn(6, 4)
+    model.fit_standard(h)
+    no_unit = torch.zeros(10, dtype=torch.bool)
+    _, terms, z = sae.sae_loss(model, model.standard(h), no_unit, 0, 10)
+    assert terms["mono_loss"].item() == pytest.approx(sae.mono_loss(h, z).item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("weight, counts", [(0.009, False), (0.011, True)])
+def test_a_unit_counts_from_pairs_of_a_hundredth(weight, counts):
+    h = F.normalize(torch.randn(3, 4))
+    expected = 1 - h[0] @ h[1] if counts else torch.tensor(1.0)
+    found = sae.mono_loss(h, torch.tensor([[1.0], [weight], [0.0]]))
+    assert found.item() == pytest.approx(expected.item(), abs=1e-5)
+
+
+def test_an_autoencoder_starts_tied_and_unbiased():
+    model = autoencoder(4, 10, 2)
+    assert torch.equal(model.W_enc, model.W_dec.T)
+    assert not model.b.any()
+
+
 def test_monoloss_is_added_with_its_weight(without_and_with_monoloss):
     _, folder = without_and_with_monoloss
     first = records(folder)[0]  # no unit is dead yet
@@ -6769,6 +6830,57 @@ def test_a_page_has_the_images_in_their_order(looked_at, tmp_path, form):
     assert found.shape[2:] == (64, 64)
     assert (found[:, 0, 30, 30] - torch.from_numpy(values)).abs().max() < 4
     assert (tmp_path / "page/top_images.png").exists()
+
+
+@pytest.fixture
+def drawn_images(tmp_path):
+    """A function: name → the images in each column of a picture, by their numbers.
+
+    Dimension 0 is active on all of twenty images, the last the strongest; 1 on none; 2 on three.
+    """
+    lists = np.array([*range(19, -1, -1), 7, 9, 4])
+    a = interpret.Activations(lists, np.ones(23), np.array([0, 20, 20, 23]), 20)
+    grey = 10 * np.arange(20, dtype=np.uint8)
+    images = np.broadcast_to(grey[:, None, None, None], (20, 3, 64, 64))
+    look.draw_images(tmp_path, images, a)
+
+    def columns(name):
+        pixels = np.asarray(Image.open(tmp_path / f"{name}.png"))[:, :, 0]
+        middles = pixels[24 + 34 :: 66, 34::66]  # of tiles of 66 pixels, below a line of text
+        return (middles.T // 10).tolist()
+
+    return columns
+
+
+def test_top_images_are_the_strongest(drawn_images):
+    assert drawn_images("top_images") == [[19, 18, 17, 16, 15, 14, 13, 12], [7, 9, *[4] * 6]]
+
+
+def test_active_images_are_spread_over_all(drawn_images):
+    assert drawn_images("active_images") == [[19, 17, 14, 11, 9, 6, 3, 0], [*[7] * 4, 9, 9, 9, 4]]
+
+
+def test_other_pictures_are_other_images():
+    images = np.zeros((3, 8, 8), np.uint8)
+    one = interpret.Embedding(np.eye(3), images=images)
+    assert look.same_images(one, interpret.Embedding(np.eye(3), images=images.copy()))
+    assert not look.same_images(one, interpret.Embedding(np.eye(3), images=images + 1))
+
+
+def test_a_page_knows_base_rates_and_chance():
+    (label,) = interpret.truths({"": np.array([0, 0, 2, 0, 2, 2, 2, 5])}).values()
+    found = look.label_arrays(label, 0)
+    assert found["base0"].tolist() == [3, 4, 1]
+    assert found["chance0"][[0, -1]] == pytest.approx([1, 0.5])
+
+
+@pytest.mark.parametrize("mono, most", [([np.nan, 0.1, 0.2], 2), (None, 1)])
+def test_without_labels_mono_or_mean_interests(monkeypatch, mono, most):
+    monkeypatch.setattr(look, "MOST", 1)
+    columns = {"mean": np.array([1, 3, 2])}
+    if mono:
+        columns["mono"] = np.array(mono)
+    assert look.of_most_interest(SimpleNamespace(columns=columns), {}).tolist() == [most]
 
 
 NOT_SHOWN = {

@@ -875,6 +875,17 @@ def photographs():
     return (x * 255).byte()
 
 
+def test_severities_are_those_of_cifar_10_c():
+    assert {kind: sizes for kind, (_, sizes) in robustness.CORRUPTIONS.items()} == dict(
+        noise=(0.04, 0.06, 0.08, 0.09, 0.10),
+        blur=(0.4, 0.6, 0.7, 0.8, 1.0),
+        contrast=(0.75, 0.5, 0.4, 0.3, 0.15),
+        brightness=(0.05, 0.1, 0.15, 0.2, 0.3),
+        pixelation=(0.95, 0.9, 0.85, 0.75, 0.65),
+        jpeg=(80, 65, 58, 50, 40),
+    )
+
+
 @pytest.mark.parametrize("kind", robustness.CORRUPTIONS)
 def test_corruptions_grow_with_severity(photographs, kind):
     change = []
@@ -1232,6 +1243,13 @@ def test_the_probe_sees_the_selected_dimensions_alone(telling):
     assert found["lp1_random_4"] < 100
 
 
+def test_selection_probes_with_the_penalty_of_all(telling):
+    strong, weak, y = telling
+    with mock.patch.object(common, "linear_probe", return_value={"lp1": 0}) as probe:
+        selection.feature_selection(strong, y, weak, y, 0.03)
+    assert [call.kwargs["strengths"] for call in probe.call_args_list] == [[0.03]] * 6
+
+
 def test_selection_keeps_an_eighth_a_quarter_and_half(telling):
     strong, weak, y = telling
     keys = set()
@@ -1253,8 +1271,27 @@ def test_sepin_is_of_two_views_as_in_training(runs, tmp_path):
     with mock.patch.object(common, "augment", wraps=common.augment) as augment:
         run_program("selection.py", folder)
     run = common.read_run(folder)
-    expected = (run.min_scale, run.jitter, run.gray, run.blur, run.crop)
-    assert [call.args[2:] for call in augment.call_args_list] == [expected] * 2
+    names = "min_scale", "jitter", "gray", "blur", "crop"
+    expected = {name: getattr(run, name) for name in names} | {"colour_first": False}
+    assert [call.kwargs for call in augment.call_args_list] == [expected] * 2
+
+
+def test_sparseheads_colours_come_first(runs, tmp_path):
+    folder = shutil.copytree(runs / "ncl", tmp_path / "ncl")
+    settings = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(settings | {"order": "colour-crop"}))
+    with mock.patch.object(common, "augment", wraps=common.augment) as augment:
+        run_program("selection.py", folder)
+    assert {call.kwargs["colour_first"] for call in augment.call_args_list} == {True}
+
+
+def test_sepin_is_the_mean_of_the_best(runs, tmp_path):
+    folder = shutil.copytree(runs / "ncl", tmp_path / "ncl")
+    told = torch.arange(256.0)[torch.randperm(256)]
+    with mock.patch.object(selection, "sepin", return_value=told):
+        run_program("selection.py", folder)
+    found = json.loads((folder / "selection.json").read_text())
+    assert [found[f"sepin_{k}"] for k in (1, 10, 100, "all")] == [255, 250.5, 205.5, 127.5]
 
 
 def test_a_run_without_labels_has_sepin_alone(tiny, tmp_path, capsys):

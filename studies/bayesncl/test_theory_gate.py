@@ -116,6 +116,26 @@ def test_a_strong_prior_has_its_way(rho, least, most):
     assert least <= kept.mean() <= most
 
 
+def test_a_gate_is_trained_with_bayesncls_loss():
+    noted = []
+
+    def backward(loss):
+        noted.append(loss.item())
+        raise StopIteration
+
+    with mock.patch.object(torch.Tensor, "backward", backward), pytest.raises(StopIteration):
+        theory_gate.train_gate(0.3, 0.5, seed=0, steps=1)
+    torch.manual_seed(0)
+    theory_gate.planted(1)
+    gating = bayesncl.gating_head(100, 64, 100)
+    z1, z2 = theory_gate.planted(256)
+    m1, alpha1 = bayesncl.gate(gating(z1))
+    m2, alpha2 = bayesncl.gate(gating(z2))
+    kl = bayesncl.bernoulli_kl(torch.cat([alpha1, alpha2]), 0.3)
+    expected = simclr.nt_xent(z1 * m1, z2 * m2, 0.2) + 0.5 * kl
+    assert noted == pytest.approx([expected.item()], rel=1e-4)
+
+
 def active_mean(gradient, z):
     """256 times the mean of each column over the images that it is active on."""
     return torch.stack([256 * gradient[z[:, k] > 0, k].mean() for k in range(100)])

@@ -238,6 +238,16 @@ def test_each_draw_has_another_backbone(runs):
         assert not np.allclose(h, drawn[0], atol=0.1)
 
 
+def test_random_features_are_of_the_test_images(runs):
+    run = common.read_run(runs / "ncl")
+    data = common.load_data(run.dataset, run.data_root)
+    seed = dictionaries.FIRST_SEED + 2
+    backbone = dictionaries.random_backbone(run, data.images, seed)
+    expected = backbone(common.eval_view(data.x_test, run.image_size)).detach().numpy()
+    found = dictionaries.random_features(runs / "ncl", None, 100)[2]
+    assert np.allclose(found, expected, atol=1e-5)
+
+
 # ---------------------------------------------------------------------------- what is left of a run
 @pytest.fixture
 def studies(tmp_path, monkeypatch):

@@ -242,6 +242,12 @@ def test_factors_are_non_negative_and_fit(setting, solutions):
     assert solutions.min() >= 0
 
 
+def test_factors_of_any_sign_fit():
+    _, A = theory_nmf.normalised(theory_nmf.joint_of(*theory_nmf.co_occurrence(0.0)))
+    factors = theory_nmf.factorise(A, 4, non_negative=False, seeds=3, steps=800)
+    assert (factors @ factors.mT - A).abs().max() < 1e-3
+
+
 def test_solutions_agree_where_unique(setting, solutions):
     _, _, factor, unique = setting
     assert (theory_nmf.between_seeds(solutions) > 0.999) == unique
