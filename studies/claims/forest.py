@@ -25,6 +25,7 @@ LEARNT_AND_RANDOM = {
     "CIFAR-10": ["dictionaries#claims-cifar10-ncl-lars"],
     "CIFAR-100 of 10,000": ["dictionaries#claims-cifar100-10k-ncl"],
     "CIFAR-100": ["dictionaries#claims-cifar100-ncl"],
+    "CIFAR-100, again": ["dictionaries#claims-cifar100-again-ncl"],
     "CIFAR-100, 200 epochs": ["cifar100#cifar100-long-ncl"],
 }
 NCL_AND_SIMCLR = {
@@ -38,6 +39,10 @@ NCL_AND_SIMCLR = {
     "CIFAR-100 of 10,000": (
         "dictionaries#claims-cifar100-10k-ncl",
         "dictionaries#claims-cifar100-10k-simclr",
+    ),
+    "CIFAR-100": (
+        "dictionaries#claims-cifar100-again-ncl",
+        "dictionaries#claims-cifar100-simclr",
     ),
     "CIFAR-100, default": ("cifar100#cifar100-cpu-ncl", "cifar100#cifar100-cpu-simclr"),
 }
@@ -56,6 +61,10 @@ BAYESNCL_AND_NCL = {
     "CIFAR-100, again": (
         "dictionaries#claims-cifar100-bayesncl",
         "dictionaries#claims-cifar100-ncl",
+    ),
+    "CIFAR-100, third time": (
+        "dictionaries#claims-cifar100-again-bayesncl",
+        "dictionaries#claims-cifar100-again-ncl",
     ),
     "CIFAR-100, 200 epochs": (
         "cifar100#cifar100-long-bayesncl",
