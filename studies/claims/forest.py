@@ -111,7 +111,7 @@ PANELS = [  # a title, a number of the records (a-b: a less b), the runs, the pa
         "NCL − SimCLR: probe of the features",
         "lp1",
         NCL_AND_SIMCLR,
-        {"CIFAR-10, default": -0.08, "CIFAR-100, default": 0.95},
+        {"CIFAR-10, default": -0.08, "CIFAR-100": 0.95, "CIFAR-100, default": 0.95},
     ),
     ("NCL − SimCLR: probe of the embedding", "lp1_embedding", NCL_AND_SIMCLR, {}),
     (
