@@ -20,7 +20,7 @@ Where we differ from the paper, besides what common.py lists:
 3. z⁺ ⊙ m is normalised once, in the loss (theirs: z⁺ before it, too).
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
 5. The gate `logistic` and the similarity `ipw` are ours, to ask what the gate does.
-6. ncl.py's TopK and spectral loss are not here: the paper has none of them with a gate.
+6. ncl.py's TopK and spectral loss are not here: the paper has neither with a gate.
 """
 
 import torch
@@ -99,8 +99,9 @@ def bernoulli_kl(alpha, rho):
 def rep_relu(z):
     """ReLU forward and GELU backward, so that a unit just below 0 can come back.
 
-    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. Once all units of
-    all images are there, all logits are equal, and the loss rests at that of a guess.
+    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. In a network
+    without BatchNorm all units of all images may end there. All logits are then equal, and the
+    loss rests at that of a guess.
     """
     soft = F.gelu(z)
     return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's

@@ -71,8 +71,9 @@ def class_scores(f, W):
 def rep_relu(z):
     """ReLU forward and GELU backward, so that a unit just below 0 can come back.
 
-    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. Once all units of
-    all images are there, all logits are equal, and the loss rests at that of a guess.
+    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. In a network
+    without BatchNorm all units of all images may end there. All logits are then equal, and the
+    loss rests at that of a guess.
     """
     soft = F.gelu(z)
     return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's
