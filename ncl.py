@@ -4,7 +4,9 @@
     σ₊: ReLU going forward;  NT-Xent: the loss of simclr.py
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459.
-The recipe is the authors', as in BayesNCL's paper (arXiv 2605.28441).
+The recipe is the authors', as in BayesNCL's paper (arXiv 2605.28441). With --loss spectral NCL is a
+non-negative factorisation of the views' normalised co-occurrence matrix (a theorem of the paper;
+test_all.py checks it).
 
     python ncl.py                                                the built-in data set, on a laptop
     python ncl.py --dataset cifar100 --epochs 200                the papers' NCL row
@@ -80,8 +82,6 @@ def spectral_loss(z1, z2):
     """The spectral contrastive loss of HaoChen et al. 2021, arXiv 2106.04156.
 
     −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
-    Minimised over non-negative embeddings it is a non-negative factorisation of the normalised
-    co-occurrence matrix of views (a theorem of NCL; test_all.py checks it).
     """
     n = len(z1)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
