@@ -65,7 +65,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "default": DEFAULT,
 }
 
-# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
+# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which NCL's embeddings
 # may have, would get a gradient that is far too large.
 EPS = 1e-2
 

@@ -231,7 +231,6 @@ def main(argv=None):
         top1, top5 = common.top_1_and_5(scores, data.y_test.to(f.device))
         metrics |= {"top1": top1, "top5": top5}
         run.finish(metrics, model.backbone)
-        top1, top5 = metrics["top1"], metrics["top5"]
         print(f"The classifier itself: top-1 {top1:.1f} %, top-5 {top5:.1f} %")
 
 

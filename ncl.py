@@ -4,9 +4,9 @@
     σ₊: ReLU going forward;  NT-Xent: the loss of simclr.py
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459.
-The recipe is the authors', as in BayesNCL's paper (arXiv 2605.28441). With --loss spectral NCL is a
-non-negative factorisation of the views' normalised co-occurrence matrix (a theorem of the paper;
-test_all.py checks it).
+The recipe is the authors', as in BayesNCL's paper (arXiv 2605.28441).
+By --loss spectral NCL factorises the views' normalised co-occurrence matrix into factors ≥ 0 (a
+theorem of the paper; test_all.py checks it).
 
     python ncl.py                                                the built-in data set, on a laptop
     python ncl.py --dataset cifar100 --epochs 200                the papers' NCL row
@@ -58,7 +58,7 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
     "default": DEFAULT,
 }
 
-# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which embeddings ≥ 0
+# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which NCL's embeddings
 # may have, would get a gradient that is far too large.
 EPS = 1e-2
 

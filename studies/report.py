@@ -6,7 +6,8 @@
 A row whose label links to a run of images, [NCL](ncl/records.jsonl#shapes-ncl), shows the mean over
 its seeds, or over those in a column "seeds"; #shapes-ncl-seeds1-4 and #shapes-ncl-seed1 are these
 seeds alone. A label with two links shows the mean of the differences by seed ± half its 95 %
-t-interval, and so does a heading "a − b"; COLUMNS says what a heading stands for. Where a heading
+t-interval, with more pairs of links of all differences together; a heading "a − b" does the same
+within a run. COLUMNS says what a heading stands for. Where a heading
 links to a run of sparse_coding.py, a row's label is an experiment and a setting as that program
 names them, or "experiment: setting − another": the differences by seed, "− start" from its own
 start. n, the number of seeds, is filled too. Other cells stay.
@@ -59,6 +60,8 @@ COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the n
     "φ": "{phi:.1f}",
     "AP": "{ap:.1f}",
     "1-probe": "{probe_1:.1f}",
+    "2-probe": "{probe_2:.1f}",
+    "4-probe": "{probe_4:.1f}",
     "8-probe": "{probe_8:.1f}",
     "AP, trained − untrained": "{ap-untrained_ap:.1f}",
     "φ, trained − untrained": "{phi-untrained_phi:.1f}",
@@ -238,16 +241,16 @@ def has(numbers: dict[str, float], key: str) -> bool:
 
 
 def values_of(key: str, label: str, linked: list[dict]) -> list[float]:
-    """A number of each seed; of two kinds of records the difference. Raises BadInput.
+    """A number of each seed; of pairs A, B of records, A less B of each seed. Raises BadInput.
 
-    linked: what seeds_of() says of each record that a row's label links to.
+    linked: what seeds_of() says of each record that a row's label links to: one, or A, B, A, B, ...
     """
-    first = linked[0]
+    values = []
     try:
-        values = [number(numbers, key) for numbers in first.values()]
-        if len(linked) > 1:
-            subtracted = [number(linked[1][seed], key) for seed in first]
-            values = [value - less for value, less in zip(values, subtracted)]
+        if len(linked) == 1:
+            values += [number(numbers, key) for numbers in linked[0].values()]
+        for a, b in zip(linked[::2], linked[1::2]):
+            values += [number(a[seed], key) - number(b[seed], key) for seed in a]
     except KeyError as error:
         (missing,) = error.args
         lacks = f"no number {missing}"
@@ -388,7 +391,8 @@ def cells_of(line: str) -> list[str]:
 def row_of(line: str, head: list[str], folder: Path) -> str:
     """A row of a table with the cells that records fill made anew; the line where it has none.
 
-    n, the number of seeds, is filled too: in a column of that name, and in a label's "n = 3".
+    n, the number of seeds or of pairs, is filled too: in a column of that name, and in a label's
+    "n = 3".
     """
     old = cells_of(line)
     label = old[0]
@@ -396,8 +400,9 @@ def row_of(line: str, head: list[str], folder: Path) -> str:
     row = [label]
     n = None
     if LINK.search(label) and any(heading in COLUMNS for heading in head):
-        file, name = LINK.search(label).groups()
-        n = len(seeds_of(folder / file, name, seeds))
+        n = 0
+        for file, name in LINK.findall(label)[::2]:  # of a pair A − B it is A's
+            n += len(seeds_of(folder / file, name, seeds))
         row = [re.sub(r"\bn = \d+", f"n = {n}", label)]
     for heading, cell in zip(head[1:], old[1:]):
         of_landscape = LINK.search(heading)

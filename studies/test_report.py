@@ -59,6 +59,20 @@ def test_differences_are_by_seed(studies):
     assert cell(studies, "a − b", "{lp1:.1f}") == "+1.0 ± 0.0"
 
 
+def test_pairs_of_runs_are_taken_together(studies):
+    for seed in (1, 2, 3):
+        put(record_of("c", seed, lp1=2.0))
+    a, b, c = (f"[{name}](q/records.jsonl#{name})" for name in "abc")
+    found = report.image_cell(studies, f"{a} − {b}, {c} − {b}", "{lp1:.1f}")
+    assert found == "+1.5 ± 1.8"  # of 0, 1, 5, 1, 1, 1: 2.571 √3.1 / √6
+
+
+def test_n_counts_the_seeds_of_all_pairs(studies):
+    link = "[a](q/records.jsonl#a) − [b](q/records.jsonl#b)"
+    row = report.row_of(f"| {link}, {link} | x | x |", ["label", "n", "LP@1"], studies)
+    assert report.cells_of(row)[1] == "6"
+
+
 def test_a_difference_within_a_run_is_by_seed(studies):
     for seed, (lp1, whole) in enumerate(((3.0, 1.0), (5.0, 1.0), (10.0, 1.0)), 1):
         put(record_of("c", seed, lp1=lp1, whole=whole))

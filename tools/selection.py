@@ -37,7 +37,8 @@ def sepin(z1: Tensor, z2: Tensor, temperature=0.2) -> Tensor:
     dimension k (the rest is not normalised again), less the loss with it.
     z1, z2: (N, K), the embeddings of two views
     """
-    a, b = F.normalize(z1), F.normalize(z2)
+    a = F.normalize(z1)
+    b = F.normalize(z2)
     gain = torch.zeros(a.shape[1], device=a.device)
     parts = torch.arange(len(a), device=a.device).split(1000)
     for own in common.progress(parts, "SEPIN, 1,000 images at a time"):
@@ -98,14 +99,17 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
     told = sepin(*views).sort(descending=True).values
     numbers = {}
     for k in (1, 10, 100):
-        numbers[f"sepin_{k}"] = told[:k].mean().item() if k <= len(told) else None
+        numbers[f"sepin_{k}"] = None
+        if k <= len(told):
+            numbers[f"sepin_{k}"] = told[:k].mean().item()
     numbers["sepin_all"] = told.mean().item()
     if data.y_train is None:
         return numbers
 
     _, train = common.features(model, data.x_train, args.image_size, device)
     _, test = common.features(model, data.x_test, args.image_size, device)
-    y_train, y = data.y_train.to(device), data.y_test.to(device)
+    y_train = data.y_train.to(device)
+    y = data.y_test.to(device)
     l2 = common.linear_probe(train, y_train, test, y)["l2"]
     return numbers | feature_selection(train, y_train, test, y, l2)
 
