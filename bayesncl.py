@@ -4,7 +4,9 @@
     α = sigmoid(gating(sg[h]) / T)         keep probability of each dimension, for each image
     m = 1[α > ½]                           straight-through estimator (STE): the gradient is α's
     L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
-    σ₊: ReLU going forward;  NT-Xent: the loss of simclr.py;  sg: stop-gradient
+    σ₊: ReLU going forward;  NT-Xent: the loss of simclr.py
+    sg: stop-gradient. Neither term trains the backbone through the gate (as in the authors' code; a
+    summary of the paper says so of the KL alone)
     T: the gate's temperature;  ρ: prior probability of keeping a dimension;  λ: the KL's weight
 
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441.

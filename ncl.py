@@ -17,6 +17,8 @@ Where we differ from the paper, besides what common.py lists:
 2. The settings `shapes` and `default` are ours.
 3. No source gives TopK's k: 64 is ours, and so is 16 in our runs of 20 epochs.
 4. tools/selection.py selects dimensions on the training images (theirs: on the test images).
+5. Corr. is a number, of all live dimensions (theirs: a picture of 20 random ones, as tools/draw.py
+   makes it).
 """
 
 import torch

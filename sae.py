@@ -18,14 +18,20 @@ given. A unit's MonoScore is the mean cosine of h over pairs of images, weighted
 their activations, which are scaled to [0, 1] within the batch. (interpret.py takes the mean cosine
 of all pairs off.)
 
+With --frozen-decoder, a control, W_dec is drawn from a Gaussian with the covariance of x, and stays
+so; W_enc and b are trained. Beside a trained W_dec, at the same k, it tells how much of a unit's
+numbers comes from learning the dictionary.
+
 TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders",
 arXiv 2406.04093. BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders",
-arXiv 2412.06410. MonoLoss: Nasiri-Sarvi et al., arXiv 2602.12403.
+arXiv 2412.06410. MonoLoss: Nasiri-Sarvi et al., arXiv 2602.12403. The frozen decoder: Korznikov
+et al., "Sanity Checks for Sparse Autoencoders", arXiv 2602.14111.
 
     python simclr.py --out runs/my-run                   any run of an image method will do
     python sae.py runs/my-run --out runs/my-sae          k = 8, K = 4·d
     python sae.py runs/my-run --topk 32 --batch-topk
     python sae.py runs/my-run --mono-weight 0.1
+    python sae.py runs/my-run --frozen-decoder           the control
     python look.py runs/my-sae                           what each unit stands for
 
 Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai) and BatchTopK's
@@ -178,6 +184,13 @@ class SAE(nn.Module):
         self.mean.copy_(h.mean(0))
         self.scale.copy_((h - self.mean).square().sum(1).mean().sqrt())
 
+    @torch.no_grad()
+    def draw_dictionary(self, x):
+        """Draw W_dec from a Gaussian with the covariance of x (M, d); W_enc is its transpose."""
+        draws = torch.randn(len(x), self.W_dec.shape[1], device=x.device)  # (M, K)
+        self.W_dec.copy_(F.normalize(x.T @ draws, dim=0))
+        self.W_enc.copy_(self.W_dec.T)
+
     def standard(self, h):
         """h (N, d) → x (N, d)."""
         return (h - self.mean) / self.scale
@@ -204,7 +217,8 @@ class SAE(nn.Module):
     @torch.no_grad()
     def update(self, z, step):
         """What follows step `step` of the optimizer, from 0, whose codes were z (N, K)."""
-        self.W_dec.copy_(F.normalize(self.W_dec, dim=0))
+        if self.W_dec.requires_grad:
+            self.W_dec.copy_(F.normalize(self.W_dec, dim=0))
 
         active = z > 0
         self.idle.add_(len(z))
@@ -274,6 +288,7 @@ def parser():
         default=0.0,
         help="λ (default: 0; its authors': 0.09 to 0.9 with TopK)",
     )
+    add("--frozen-decoder", action="store_true", help="W_dec stays as it was drawn: a control")
     add("--seed", type=seed, default=1, help="of the weights and the order of the images")
     add("--checkpoint-every", type=whole, help="epochs (default: at a cost of 1 %% of the time)")
     # common.Run reads these, for which there are no flags here.
@@ -305,10 +320,13 @@ def main(argv=None):
     total = args.epochs * steps
 
     sae = network(args).to(args.device, memory_format=torch.channels_last)
+    # Here, not in SAE, by which tools/ rebuild also runs older than the flag.
+    sae.W_dec.requires_grad_(not args.frozen_decoder)
     begun = args.resume and (Path(args.resume) / "checkpoint.pt").exists()
     if not begun:  # a checkpoint has the backbone too
         common.load_backbone(sae.backbone, Path(args.run))
-    optimizer = torch.optim.Adam([sae.W_enc, sae.W_dec, sae.b], lr=args.lr, fused=True)
+    trained = [w for w in (sae.W_enc, sae.W_dec, sae.b) if w.requires_grad]
+    optimizer = torch.optim.Adam(trained, lr=args.lr, fused=True)
 
     run = common.Run(args, data)
     first = run.restore(sae, optimizer)  # the epochs that are done
@@ -320,6 +338,8 @@ def main(argv=None):
         raise common.BadInput(f"{args.run}: the features of all images are alike")
     x = sae.standard(h)  # (M, d)
     del h  # as large as x
+    if args.frozen_decoder and not begun:
+        sae.draw_dictionary(x)
 
     for epoch in range(first, args.epochs):
         run.begin_epoch(epoch)

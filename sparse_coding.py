@@ -28,16 +28,19 @@ Where the text leaves a choice, or text, code and this file differ:
  1. Latents. The published numbers come from the code's: at d = 10 one −1 and one +1 for Pr .1 and
     .2, two −1 and one +1 for .3. The text's entries are independent (--latents iid).
     One-hot is +1 (in the code −1 in some data sets).
- 2. σ0 = sqrt(log d)/d = .15 is the code's; the text read as a variance gives .48.
+ 2. σ0 = sqrt(log d)/d = .15 is the code's; the text read as a variance gives .48, Section 4.1's
+    Θ(log d / d) .23.
  3. b starts at 0 as in the text, is trained, and kept ≥ 0 for Eq. (14): fixed at 0, φ would be the
     identity, and the features found up to a rotation. The code's starts uniform, of any sign.
  4. Layers. In the code φ after batch normalisation has a threshold on one side only, the
     normalisation a scale and a shift, SimSiam a projector before its predictor. Table 1 is trained
-    with these too, the rest with the text's. Two layers are two maps and one φ here, and the cosine
-    their product's; in the code φ follows each map, and the cosine is the first's.
+    with these too (its paragraph says ReLU), the rest with the text's. Two layers are two maps and
+    one φ here, and the cosine their product's; in the code φ follows each map, and the cosine is
+    the first's.
  5. Weights start at N(0, 1/(pd)), b^p at 0, as in the text; the code's projector and predictor as
     torch's layers do.
- 6. τ = .2; the text has none, the scripts .05.
+ 6. Eq. (9)'s text has one positive and |B| negatives, the code all 2B − 1 other views. τ = .2; the
+    text has none, the scripts .05. Eq. (4) as printed applies φ twice, the code once.
  7. Steps. SimCLR drops the last, smaller batch, the others keep it. noncl trains one network a
     batch, in turn; in the code the online one begins each epoch. So learning rate × steps is 200
     for SimCLR, 400 for SimSiam and 200 for each network of noncl; with the scripts' n = 3000 and
