@@ -926,6 +926,22 @@ def neighbours(queries: Tensor, bank: Tensor, k: int, skip_self=False) -> tuple[
     return torch.cat(values), torch.cat(indices)
 
 
+def precision_at(z, y, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
+    """P@k: % of an image's k nearest others (cosine) in z (N, K) with its label y (N,), by k.
+
+    None where there are too few images.
+    """
+    z = torch.as_tensor(z).float()
+    y = torch.as_tensor(y, device=z.device)
+    _, nearest = neighbours(z, z, min(max(ks), len(z) - 1), skip_self=True)
+    same = (y[nearest] == y[:, None]).float()
+    scores = dict.fromkeys(ks)
+    for k in ks:
+        if k < len(z):
+            scores[k] = 100 * same[:, :k].mean().item()
+    return scores
+
+
 def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -> list[float]:
     """% right on test (N, d) when the 5, and when the 200, nearest rows of train (M, d) vote.
 
@@ -1015,8 +1031,11 @@ def of_dimensions(z: np.ndarray, labels: dict, h: np.ndarray) -> dict:
     labels: prefix of the numbers → (N,) or None
     h: (N, d), of which z was made: MonoScore's judge, and what random directions are of
     """
-    labels = {prefix: y for prefix, y in labels.items() if y is not None}
-    embedding = interpret.Embedding(z, labels, judge=h, features=h)
+    several = {}  # labels that have two classes, which a dimension can tell apart
+    for prefix, y in labels.items():
+        if y is not None and (y != y[0]).any():
+            several[prefix] = y
+    embedding = interpret.Embedding(z, several, judge=h, features=h)
     findings = interpret.interpret(embedding)
     if findings.rule == "nonzero":
         numbers = findings.numbers
@@ -1027,6 +1046,9 @@ def of_dimensions(z: np.ndarray, labels: dict, h: np.ndarray) -> dict:
     numbers = {"active": findings.rule} | numbers
     for control, found in findings.controls.items():
         numbers |= {f"{control}_{name}": value for name, value in found.items()}
+    for prefix, y in several.items():
+        for k, value in precision_at(z, y).items():
+            numbers[f"{prefix}p_at_{k}"] = value
     return numbers
 
 
@@ -1752,14 +1774,15 @@ def table(method: str, metrics: dict) -> str:
             cells.append(interpret.format_number(metrics.get(prefix + key), digits))
         rows.append(cells)
 
-    groups = {"top": {}, "untrained": {}, "shuffled": {}}
+    groups = {"top": {}, "shuffled": {}, "head": {}, "rotated": {}}
     for key, value in metrics.items():
         group, _, name = key.partition("_")
         if group in groups:
             groups[group][name] = value
     numbers = groups.pop("top") or metrics
     controls = {name: found for name, found in groups.items() if found}
-    return f"{markdown(rows)}\n\n{interpret.table(numbers, controls)}"
+    beside = "\n".join(interpret.beside_directions(numbers))
+    return f"{markdown(rows)}\n\n{interpret.table(numbers, controls)}\n{beside}"
 
 
 # ----------------------------------------------------------------- what tools need of finished runs

@@ -60,9 +60,11 @@ SPREAD = 40  # images evenly spread over all that activate it
 RANDOM = 40  # images at random of these
 PARTNERS = 8  # other dimensions, with which it is active, or never
 BINS = 32  # of its histogram
+CURVE = 300  # points of a curve, those at one number of images once
 # of an image
 TOP = 32  # dimensions
 NEAR = 12  # neighbours
+OF_RECORD = "epochs", "explained_variance", "lp1", "background_lp1"  # what a page has of a run's
 KINDS = {  # numpy's and JavaScript's names
     "f4": "Float32Array",
     "u1": "Uint8Array",
@@ -80,7 +82,7 @@ class Source:
     path: Path
     folder: Path  # for what is written
     embedding: interpret.Embedding
-    names: dict[str, list[str]]  # of classes 0, 1, ... of each label, by its prefix, if known
+    names: dict[str, dict[int, str]]  # of classes by their numbers, of each label by its prefix
     config: dict = dataclasses.field(default_factory=dict)  # of a run
     arrays: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # of a run
     findings: interpret.Findings | None = None
@@ -182,15 +184,11 @@ def known_names(config: dict, root: str, given: Path | None) -> dict[str, list[s
             of_classes = file
     names = {"": [], "background_": []}
     if of_classes:
-        names[""] = read_lines(of_classes)
+        names[""] = interpret.lines_of(of_classes)
     of_backgrounds = ASSETS / "classes" / f"{dataset}-backgrounds.txt"
     if of_backgrounds.exists():
-        names["background_"] = read_lines(of_backgrounds)
+        names["background_"] = interpret.lines_of(of_backgrounds)
     return names
-
-
-def read_lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8", errors="replace").splitlines()
 
 
 # ------------------------------------------------------------------------------- reading pictures
@@ -275,7 +273,7 @@ def pictures(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
 
 def draw_images(folder: Path, images: np.ndarray | list[Path], a: Activations) -> None:
     """top_images.png and active_images.png of the ten dimensions with the largest mean."""
-    totals = np.bincount(a.dims, a.values, a.K)  # N times the means
+    totals = np.bincount(a.dims, a.strengths, a.K)  # N times the means
     live = int((a.n > 0).sum())
     if live == 0:  # as of an embedding that has collapsed to a point
         return
@@ -310,7 +308,7 @@ def under_heads(grid: Tensor, heads: list[str], height=24) -> Image.Image:
 
 
 # ------------------------------------------------------------------------- what the page is made of
-def of_most_interest(findings: interpret.Findings, labels) -> np.ndarray:
+def of_most_interest(findings: interpret.Findings) -> np.ndarray:
     """The dimensions of the page, at most MOST, in the order of their numbers.
 
     With labels those with the largest F1 for any class of any of them; else with the largest
@@ -318,8 +316,8 @@ def of_most_interest(findings: interpret.Findings, labels) -> np.ndarray:
     """
     columns = findings.columns
     interest = columns.get("mono", columns["mean"])
-    if labels:
-        interest = np.fmax.reduce([columns[prefix + "f1"] for prefix in labels])
+    if findings.labels:
+        interest = np.fmax.reduce([columns[prefix + "f1"] for prefix in findings.labels])
     order = np.argsort(-np.nan_to_num(interest, nan=-np.inf), kind="stable")
     return np.sort(order[:MOST])
 
@@ -329,13 +327,6 @@ def random_images(N: int) -> np.ndarray:
     if N <= PICTURED:
         return np.arange(N)
     return np.sort(np.random.default_rng(0).choice(N, PICTURED, replace=False))
-
-
-def only_dimensions(a: Activations, kept: np.ndarray) -> Activations:
-    """The dimensions `kept` alone, in this order."""
-    entries = [np.arange(a.start[k], a.start[k + 1]) for k in kept]
-    entries = np.concatenate(entries)
-    return Activations(a.images[entries], a.values[entries], interpret.starts(a.n[kept]), a.N)
 
 
 def only_images(a: Activations, chosen: np.ndarray) -> Activations:
@@ -403,20 +394,20 @@ def partners(a: Activations) -> dict[str, np.ndarray]:
 
 
 def of_dimensions(
-    a: Activations, chosen: np.ndarray, labels: dict[str, interpret.Truth]
+    a: Activations, chosen: np.ndarray, labels: dict[str, interpret.Label]
 ) -> dict[str, np.ndarray]:
     """What the page shows of dimensions beside interpret.py's columns, K rows each.
 
-    n, peak    images that it is active on, the largest activation
+    peak       its largest strength
     shown      (K, STRONGEST + SPREAD + RANDOM) images_of_dimension among the chosen; N: none
-    value      their activations, as bytes: 255 is the peak
-    bins       (K, BINS) a histogram of its activations
-    <prefix>count (K, C), its images of each class; and `partners`
+    value      their strengths, as bytes: 255 is the peak
+    bins       (K, BINS) a histogram of its strengths
+    <prefix>count (K, C), its images of each class; what it is compared with; and `partners`
     """
     n = a.n
     peak = np.zeros(a.K, np.float32)
-    peak[n > 0] = a.values[a.start[:-1][n > 0]]
-    share = a.values / peak[a.dims]
+    peak[n > 0] = a.strengths[a.start[:-1][n > 0]]
+    share = a.strengths / peak[a.dims]
     bin_of_entry = (share * BINS).astype(int).clip(max=BINS - 1)
     histogram = np.bincount(a.dims * BINS + bin_of_entry, minlength=a.K * BINS)
 
@@ -429,12 +420,11 @@ def of_dimensions(
         places = images_of_dimension(seen.n[k], draw)
         # Place -1, "none", is the last one: an image N of value 0.
         images = np.append(seen.images[entries], a.N)
-        values = np.append(seen.values[entries], 0)
+        values = np.append(seen.strengths[entries], 0)
         shown.append(images[places])
         value.append((255 * values[places] / max(peak[k], 1e-12)).round().astype(int))
 
     found = {
-        "n": n,
         "peak": peak,
         "shown": np.stack(shown),
         "value": np.stack(value),
@@ -443,49 +433,62 @@ def of_dimensions(
     for prefix, label in labels.items():
         counts = interpret.class_counts(a, label.y, len(label.classes))
         found[prefix + "count"] = counts.T
+        for name, values in compared_with(label, n.clip(1)).items():
+            found[prefix + name] = values
     return found | partners(a)
 
 
-def strongest_of_dense(z: np.ndarray, halves: bool, kept: np.ndarray):
-    """Of rows of z (P, K) the TOP strongest of the dimensions kept: places among them, values."""
+def compared_with(label: interpret.Label, n: np.ndarray) -> dict[str, np.ndarray]:
+    """Cons. of n images (m,) by chance and where a random direction is largest, (m,) each.
+
+    chance, head           the means
+    high                   what 5 % of random images exceed
+    head_low, head_high    what 5 % of the directions fall below, and what 5 % exceed
+    """
+    heads = label.heads[:, n - 1]
+    low, high = np.quantile(heads, [1 - interpret.USUAL, interpret.USUAL], axis=0)
+    return {
+        "chance": label.chance[n - 1],
+        "high": label.high[n - 1],
+        "head": heads.mean(0, dtype=np.float64),
+        "head_low": low,
+        "head_high": high,
+    }
+
+
+def strongest_of_dense(rows: np.ndarray, halves: bool, kept: np.ndarray):
+    """Of rows (P, K) the TOP strongest of the dimensions kept: places among them, values."""
     index = []
     values = []
-    for rows in torch.from_numpy(interpret.unit_rows(z)).split(1000):
+    for part in torch.from_numpy(rows).split(1000):
         if halves:
-            rows = torch.cat([rows, -rows], 1).clamp(min=0)
-        rows = rows[:, kept]
-        _, places = rows.abs().topk(min(TOP, len(kept)))
+            part = torch.cat([part, -part], 1).clamp(min=0)
+        part = part[:, kept]
+        _, places = part.abs().topk(min(TOP, len(kept)))
         index.append(places)
-        values.append(rows.gather(1, places))
+        values.append(part.gather(1, places))
     return torch.cat(index).numpy(), torch.cat(values).numpy()
 
 
-def strongest_of_sparse(z: interpret.Entries, halves: bool, kept: np.ndarray, chosen: np.ndarray):
-    """The same of the chosen rows of a sparse z."""
-    entries = interpret.entries_of(z)
+def strongest_of_sparse(u: interpret.Entries, halves: bool, kept: np.ndarray, chosen: np.ndarray):
+    """The same of the chosen rows of a sparse u (N, K)."""
+    dims = u.dims
+    values = u.values
     if halves:
-        entries = interpret.by_sign(entries, True)
-    place_of_image = np.full(entries.N, -1)  # among the chosen; -1: it is not one
-    place_of_image[chosen] = np.arange(len(chosen))
-    place_of_dim = np.full(entries.K, -1)  # among those kept
-    place_of_dim[kept] = np.arange(len(kept))
-    rows = place_of_image[entries.images]
-    columns = place_of_dim[entries.dims]
-    order = np.lexsort((-np.abs(entries.values), rows))  # row after row, the strongest first
-    shown = (rows >= 0) & (columns >= 0)
-    order = order[shown[order]]
-    rows = rows[order]
-    columns = columns[order]
-    entered = entries.values[order]
-
-    rank = np.arange(len(rows)) - np.searchsorted(rows, rows)  # in its row; 0: the strongest
+        dims = np.where(values < 0, dims + u.K, dims)
+        values = np.abs(values)
+    place = np.full(u.K * (1 + halves), -1)  # among those kept
+    place[kept] = np.arange(len(kept))
+    turned = interpret.Entries(place[dims], u.images, values, len(kept), u.N)
+    lists = interpret.lists(turned.take(turned.images >= 0))  # of each image its dimensions
+    a = lists.only(chosen)
     most = min(TOP, len(kept))
-    top = rank < most
+    top = a.ranks < most
     index = np.zeros((len(chosen), most), int)
-    values = np.zeros(index.shape, np.float32)
-    index[rows[top], rank[top]] = columns[top]
-    values[rows[top], rank[top]] = entered[top]
-    return index, values
+    strongest = np.zeros(index.shape, np.float32)
+    index[a.dims[top], a.ranks[top]] = a.images[top]
+    strongest[a.dims[top], a.ranks[top]] = a.values[top]
+    return index, strongest
 
 
 def of_images(
@@ -500,11 +503,11 @@ def of_images(
     near       (P, NEAR) the nearest images by cosine in z, of a sparse z in the judge's features
     close      (P, NEAR) their cosines: 32,767 is 1
     """
-    sparse = isinstance(e.z, interpret.Entries)
-    if sparse:
-        index, values = strongest_of_sparse(e.z, a.halves, kept, chosen)
+    u = interpret.unit(e.z)
+    if isinstance(u, interpret.Entries):
+        index, values = strongest_of_sparse(u, a.halves, kept, chosen)
     else:
-        index, values = strongest_of_dense(e.z[chosen], a.halves, kept)
+        index, values = strongest_of_dense(u[chosen], a.halves, kept)
     largest = np.abs(values).max(1)
     active = np.abs(values) > interpret.ACTIVE
     found = {
@@ -514,10 +517,10 @@ def of_images(
         "actives": np.bincount(a.images, minlength=a.N)[chosen],
     }
     features = e.z
-    if sparse:
+    if isinstance(e.z, interpret.Entries):
         features = e.judge
     if features is not None:
-        x = torch.from_numpy(interpret.unit_rows(features[chosen]))
+        x = torch.from_numpy(np.array(features[chosen], np.float32))
         cosines, near = common.neighbours(x, x, min(NEAR, len(x) - 1), skip_self=True)
         found["near"] = chosen[near.numpy()]
         found["close"] = (32767 * cosines).round().long().numpy()
@@ -587,39 +590,23 @@ def finite(numbers: dict) -> dict:
     return result
 
 
-def names_by_number(classes: np.ndarray, known: list[str]) -> dict[int, str]:
-    """Class number -> name, of classes with these numbers; {} unless all names are known."""
-    if classes.max() >= len(known):
-        return {}
-    return {int(c): known[c] for c in classes}
+def counts_of_curves(N: int) -> np.ndarray:
+    """The numbers of images at which the page draws curves: 1, ..., N, evenly on a log scale."""
+    return np.unique(np.geomspace(1, N, CURVE).round().astype(int))
 
 
-def of_source(source: Source, labels: dict[str, interpret.Truth], chosen: np.ndarray):
+def of_source(source: Source, chosen: np.ndarray) -> tuple[dict, dict[str, np.ndarray]]:
     """What the page says of a run or file: facts, and arrays by their names."""
     findings = source.findings
-    kept = of_most_interest(findings, labels)
-    own = only_dimensions(findings.activations, kept)
+    kept = of_most_interest(findings)
+    own = findings.activations.only(kept)
     arrays = {name: column[kept] for name, column in findings.columns.items()}
-    for prefix, label in labels.items():  # the page numbers classes 0, 1, ..., C - 1
-        for name in prefix + "class", prefix + "best":
-            number = np.nan_to_num(arrays[name], nan=label.classes[0])
-            arrays[name] = np.searchsorted(label.classes, number)
-    arrays |= of_dimensions(own, chosen, labels)
+    arrays |= of_dimensions(own, chosen, findings.labels)
     arrays |= of_images(source.embedding, findings.activations, kept, chosen)
-    arrays |= of_untrained(findings, labels)
+    for prefix, label in findings.labels.items():
+        for name, curve in compared_with(label, counts_of_curves(own.N)).items():
+            arrays[f"{prefix}{name}_curve"] = curve
     return facts_of(source, kept), arrays
-
-
-def of_untrained(findings: interpret.Findings, labels) -> dict[str, np.ndarray]:
-    """The untrained dictionary's live dimensions: their images n, and cons and f1 of each label."""
-    columns = findings.untrained
-    if not columns:
-        return {}
-    wanted = ["n"]
-    for prefix in labels:
-        wanted += [prefix + "cons", prefix + "f1"]
-    live = columns["n"] > 0
-    return {"untrained_" + name: columns[name][live] for name in wanted}
 
 
 def facts_of(source: Source, kept: np.ndarray) -> dict:
@@ -631,13 +618,19 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
     record = {}
     words = None
     if config:
-        record = config["lines"][-1]
+        last = config["lines"][-1]
+        record = {key: last.get(key) for key in OF_RECORD}
         words = config["words"]
     if words:  # of +k, none of -k
         words = [words[k] if k < len(words) else [] for k in kept]
     near = "z"
     if isinstance(e.z, interpret.Entries):
         near = e.judge_name
+    control = "head"
+    directions = "the features"
+    if e.features is None:
+        control = "rotated"
+        directions = "z"
     facts = {
         "name": e.title,
         "dataset": config.get("dataset", ""),
@@ -648,7 +641,9 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
         "top": min(TOP, len(kept)),
         "partners": min(PARTNERS, len(kept)),
         "metrics": finite(record | findings.numbers),
-        "untrained": finite(findings.controls.get("untrained", {})),
+        "control": finite(findings.controls[control]),
+        "control_name": interpret.CONTROLS[control],
+        "directions": directions,
         "about": interpret.about(e, findings),
         "words": words,
         "near": near,
@@ -659,48 +654,28 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
     return facts
 
 
-def told_most(findings: interpret.Findings, labels) -> int:
+def told_most(findings: interpret.Findings) -> int:
     """The place of the label of which the dimensions tell most bits; the page opens on it."""
-    bits = [findings.numbers[prefix + "bits"] or 0.0 for prefix in labels]
+    bits = [findings.numbers[prefix + "bits"] or 0.0 for prefix in findings.labels]
     if not bits:
         return 0
     return int(np.argmax(bits))
 
 
-def label_arrays(label: interpret.Truth, q: int) -> dict[str, np.ndarray]:
-    """What the page needs of its label number q.
-
-    label    (N,) the class of each image
-    base     (C,) the images of each class
-    chance   (N,) Cons. of 1, 2, ..., N random images
-    high     (N,) what 5 % of the draws of so many images exceed
-    """
-    # Drawn again: of these label.chance has the mean alone.
-    draws = np.sort(interpret.random_consistency(label.y), axis=0)  # (draws, N)
-    exceeded = len(draws) * 95 // 100 - 1  # place 189 of 200: ten draws, 5 %, lie behind it
-    return {
-        f"label{q}": label.y,
-        f"base{q}": np.bincount(label.y),
-        f"chance{q}": label.chance,
-        f"high{q}": draws[exceeded],
-    }
-
-
-def names_of(label: interpret.Truth, prefix: str, known: list[str]) -> list[str]:
+def names_of(label: interpret.Label, prefix: str, known: dict[int, str]) -> list[str]:
     """The names of classes on the page: "class 0" or "background 0" where nobody knows them."""
-    names = names_by_number(label.classes, known)
-    what = "class"
-    if prefix:
-        what = prefix.removesuffix("_")
-    return [names.get(c, f"{what} {c}") for c in label.classes.tolist()]
+    what = prefix.removesuffix("_") or "class"
+    numbered = {c: f"{what} {c}" for c in label.classes.tolist()}
+    places = range(len(label.classes))
+    return [interpret.class_name(label, place, numbered | known) for place in places]
 
 
-def first_known(sources: list[Source], prefix: str) -> list[str]:
-    """A label's names by the first of these sources that knows them; [] where none does."""
+def first_known(sources: list[Source], prefix: str) -> dict[int, str]:
+    """A label's names by the first of these sources that knows them; {} where none does."""
     for source in sources:
         if source.names.get(prefix):
             return source.names[prefix]
-    return []
+    return {}
 
 
 def template() -> str:
@@ -718,16 +693,17 @@ def template() -> str:
 def page(sources: list[Source], command: str) -> str:
     """look.html of runs and files of the same images, written by `command`."""
     first = sources[0].embedding
-    labels = interpret.truths(first.labels)
+    labels = sources[0].findings.labels
     chosen = random_images(first.N)
-    arrays = {"images": chosen}
+    arrays = {"images": chosen, "counts": counts_of_curves(first.N)}
     names = []
     for q, (prefix, label) in enumerate(labels.items()):
-        arrays |= label_arrays(label, q)
+        arrays[f"label{q}"] = label.y
+        arrays[f"base{q}"] = label.sizes
         names.append(names_of(label, prefix, first_known(sources, prefix)))
     facts = []
     for r, source in enumerate(sources):
-        fact, own = of_source(source, labels, chosen)
+        fact, own = of_source(source, chosen)
         facts.append(fact)
         for name, array in own.items():
             arrays[f"{r}{name}"] = array
@@ -741,7 +717,7 @@ def page(sources: list[Source], command: str) -> str:
         "N": first.N,
         "labels": names,
         "keys": list(labels),
-        "opens": told_most(sources[0].findings, labels),
+        "opens": told_most(sources[0].findings),
         "runs": facts,
         "shown": [STRONGEST, SPREAD, RANDOM],
         "near": min(NEAR, len(chosen) - 1),
@@ -787,7 +763,7 @@ def parser() -> argparse.ArgumentParser:
     active = "auto, nonzero or top:<share of images>"
     add("--active", type=interpret.active_rule, default="auto", help=active)
     add("--data-root", help="folder of the data sets (default: the run's)")
-    out = "folder (default: the run's, else <name>-interpret); of several, a folder in it for each"
+    out = "folder (default: the run's, else <file>-interpret); of several, a folder in it for each"
     add("--out", type=Path, help=out)
     return flags
 
@@ -800,18 +776,12 @@ def name_of(path: Path) -> str:
 
 
 def folders(paths: list[Path], out: Path | None) -> list[Path]:
-    """Where to write what is made of each path. BadInput: several files, and nobody said where."""
-    if len(paths) == 1 and out:
-        return [out]
-    if len(paths) == 1 and paths[0].is_file():
-        return [Path(f"{paths[0].stem}-interpret")]
-    if out:
-        names = [name_of(path) for path in paths]
-        need(len(set(names)) == len(names), f"two sources have one name: {', '.join(names)}")
-        return [out / name for name in names]
-    files = [str(path) for path in paths if path.is_file()]
-    need(not files, f"several sources and among them files ({', '.join(files)}): give --out")
-    return paths
+    """Where to write what is made of each path. BadInput: two would go into one folder."""
+    if len(paths) == 1 or out is None:
+        return [interpret.folder_for(path, out) for path in paths]
+    names = [name_of(path) for path in paths]
+    need(len(set(names)) == len(names), f"two sources have one name: {', '.join(names)}")
+    return [out / name for name in names]
 
 
 def read(path: Path, folder: Path, args: argparse.Namespace, images) -> Source:
@@ -835,8 +805,7 @@ def read(path: Path, folder: Path, args: argparse.Namespace, images) -> Source:
 def read_file(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     """The embedding of a file, with what the flags give."""
     e = interpret.read_embedding(path, args.labels, args.features, args.judge)
-    names = list(interpret.read_names(args.classes, e).values())
-    return Source(path, folder, e, {"": names})
+    return Source(path, folder, e, {"": interpret.read_names(args.classes, e)})
 
 
 def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
@@ -844,12 +813,14 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     config, arrays = read_run(path)
     e = interpret.read_embedding(path, args.labels, args.features, args.judge)
     root = args.data_root or config["data_root"]
-    names = known_names(config, root, args.classes)
+    names = {}
+    for prefix, known in known_names(config, root, args.classes).items():
+        names[prefix] = dict(enumerate(known))
     if args.labels:
         config["lines"][-1].pop("lp1", None)  # the record's probe was of other labels
-        names[""] = []  # whose classes these are, nobody knows
+        names[""] = {}  # whose classes these are, nobody knows
     if args.classes:
-        names[""] = list(interpret.read_names(args.classes, e).values())
+        names[""] = interpret.read_names(args.classes, e)
     return Source(path, folder, e, names, config, arrays)
 
 
@@ -868,12 +839,10 @@ def same_images(one: interpret.Embedding, other: interpret.Embedding) -> bool:
 def write(source: Source, rule: str) -> None:
     """Measure what was read; write its table, and pictures where there are images."""
     e = source.embedding
-    source.folder.mkdir(parents=True, exist_ok=True)
+    interpret.make_folder(source.folder)
     print(f"{e.title}: measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     source.findings = interpret.interpret(e, rule)
-    names = {}
-    if "" in e.labels:
-        names = names_by_number(np.unique(e.labels[""]), source.names.get("", []))
+    names = source.names.get("", {})
     interpret.write_csv(source.folder / "dimensions.csv", source.findings, names)
     if e.images is not None:
         draw_images(source.folder, e.images, source.findings.activations)

@@ -11,7 +11,8 @@ A line is a run, and has, of these, what the run left:
     dimensions   what from_dimensions() says of the numbers of all dimensions
     finetune, robustness, selection, words     what the programs of tools/ measured
     stability    what sparsity/sparsity.py measured
-    dictionaries what dictionaries/dictionaries.py measured
+    interpret    interpret.json, its numbers named as those of `final`
+    dictionaries of older runs: what dictionaries.py measured, which was in dictionaries/ then
 
 Of some runs a question keeps more, because a picture shows it: dimensions.csv (a line a dimension),
 curves.csv (a line an epoch) and <run>.npz (the curves of sparse_coding.py).
@@ -42,8 +43,9 @@ import shapes  # noqa: E402
 
 STUDIES = ROOT / "studies"
 # <tool>.json of a run.
-TOOLS = "finetune", "robustness", "selection", "words", "stability", "dictionaries"
-NUMBERS = "dimensions", "epoch", "final", *TOOLS  # of a number in two of them the later one counts
+TOOLS = "finetune", "robustness", "selection", "words", "stability"
+# Of a number in two of them the later one counts.
+NUMBERS = "dimensions", "epoch", "final", "dictionaries", *TOOLS, "interpret"
 
 # Runs of which more is kept: question → runs.
 WITH_DIMENSIONS = {
@@ -178,8 +180,8 @@ def read_columns(file: Path | list[str]) -> np.ndarray:
 def random_consistency(dataset: str) -> np.ndarray:
     """Expected Cons. of 1, 2, …, all N test images of a data set, drawn at random: (N,)."""
     classes, images = TEST_SETS[dataset]
-    y = np.arange(images) % classes
-    return interpret.random_consistency(y).mean(0)
+    mean, _ = interpret.chance_curve((images // classes,) * classes)
+    return mean
 
 
 def kept_dimensions(question: str) -> dict[str, dict[int, np.ndarray]]:
@@ -266,12 +268,28 @@ def of_run(folder: Path) -> dict:
         file = folder / f"{tool}.json"
         if file.exists():
             record[tool] = without_lists(json.loads(file.read_text()))
+    if (folder / "interpret.json").exists():
+        measured = json.loads((folder / "interpret.json").read_text())
+        record["interpret"] = of_interpret(measured)
     return record
 
 
 def without_lists(measured: dict) -> dict:
     """The numbers of what a tool measured: words.json has lists of words too."""
     return {key: value for key, value in measured.items() if not isinstance(value, list)}
+
+
+def of_interpret(measured: dict) -> dict[str, float | None]:
+    """The numbers in interpret.json, by the names that common.of_dimensions gives them.
+
+    What is undefined stays, as None: an older part's number must not stand in for it.
+    """
+    top = "" if measured["active"] == "nonzero" else "top_"
+    found = {f"{top}{name}": value for name, value in measured["numbers"].items()}
+    for control in interpret.CONTROLS:
+        for name, value in measured.get(control, {}).items():
+            found[f"{control}_{name}"] = value
+    return found
 
 
 def keep(question: str, folder: Path) -> dict:

@@ -51,7 +51,6 @@ COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the n
     "bits": "{bits:.3f}",
     "H_s": "{entropy:.2f}",
     "H_s, shuffled": "{shuffled_entropy:.2f}",
-    "H_s − shuffled": "{entropy-shuffled_entropy:.2f}",
     "Corr.": "{corr:.3f}",
     "SEPIN@10": "{sepin_10:.3f}",
     "SEPIN, all": "{sepin_all:.4f}",
@@ -63,12 +62,6 @@ COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the n
     "2-probe": "{probe_2:.1f}",
     "4-probe": "{probe_4:.1f}",
     "8-probe": "{probe_8:.1f}",
-    "AP, trained − untrained": "{ap-untrained_ap:.1f}",
-    "φ, trained − untrained": "{phi-untrained_phi:.1f}",
-    "1-probe, trained − untrained": "{probe_1-untrained_probe_1:.1f}",
-    "8-probe, trained − untrained": "{probe_8-untrained_probe_8:.1f}",
-    "bits, trained − untrained": "{bits-untrained_bits:.3f}",
-    "MonoScore, trained − untrained": "{mono-untrained_mono:.3f}",
     "stability / by chance": "{stability:.2f} / {stability_chance:.2f}",
     # of one method
     "gates open": "{open:.2f}",
@@ -118,37 +111,47 @@ for m in (32, 64, 128):  # of tools/selection.py
     COLUMNS[f"P@10, {m} − random"] = f"{{p_at_10_top_{m}-p_at_10_random_{m}:.1f}}"
     COLUMNS[f"LP@1, {m} − random"] = f"{{lp1_top_{m}-lp1_random_{m}:.1f}}"
 
-# Dictionaries in the place of a run's dimensions, of dictionaries/dictionaries.py.
-DICTIONARIES = {
-    "trained": "trained",
-    "untrained": "untrained",
-    "rotated": "rotated",
-    "SimCLR's h": "simclr",
-    "random backbone": "random_backbone",
-    "autoencoder": "sae",
-}
-MEASURES = {
-    "Cons.": "cons",
-    "adj.": "adjusted",
-    "F1": "f1",
-    "best F1": "best_f1",
-    "full adj.": "full_adjusted",  # with ", 1 %" or ", 3 %", as "full"
-}
 LABELS = {"": "", "background ": "background_"}
-# Each dimension on all its images, or on the 1 % or 3 % where it is strongest.
-STRONGEST = {"": "", ", 1 %": "on_1_", ", 3 %": "on_3_"}
-for of_share, on in STRONGEST.items():
-    for heading, name in DICTIONARIES.items():
-        COLUMNS[f"active, {heading}{of_share}"] = f"{{dictionary_{name}_{on}entries:.1f}}"
-        COLUMNS[f"full, {heading}{of_share}"] = f"{{dictionary_{name}_{on}full_dims:.0f}}"
-        for of_label, prefix in LABELS.items():
-            for measure, key in MEASURES.items():
-                trained = f"dictionary_trained_{on}{prefix}{key}"
-                other = f"dictionary_{name}_{on}{prefix}{key}"
-                column = f"{of_label}{measure}"
-                less = f"{{{trained}-{other}:.1f}}"
-                COLUMNS[f"{column}, {heading}{of_share}"] = f"{{{other}:.1f}}"
-                COLUMNS[f"{column}, trained − {heading}{of_share}"] = less
+# Beside interpret.py's controls. A dense run's are of half-dimensions, each on 1 % of the images:
+# for its rows there are the columns with ", 1 %".
+BESIDE = {"shuffled": "shuffled", "random head": "head", "rotated": "rotated"}
+COMPARED = {  # a measure: its number, digits behind the point
+    "Cons.": ("cons", 1),
+    "adj.": ("adjusted", 1),
+    "F1": ("f1", 1),
+    "best F1": ("best_f1", 1),
+    "AP": ("ap", 1),
+    "φ": ("phi", 1),
+    "bits": ("bits", 3),
+    "H_s": ("entropy", 2),
+    "1-probe": ("probe_1", 1),
+    "2-probe": ("probe_2", 1),
+    "4-probe": ("probe_4", 1),
+    "8-probe": ("probe_8", 1),
+}
+for of_share, top in {"": "", ", 1 %": "top_"}.items():
+    for of_label, prefix in LABELS.items():
+        own = f"{top}{prefix}"
+        COLUMNS[f"{of_label}adj. − random directions{of_share}"] = f"{{{own}lead:.1f}}"
+        COLUMNS[f"{of_label}above 95 %{of_share}"] = f"{{{own}above:.0f}}"
+        for measure, (key, digits) in COMPARED.items():
+            for heading, control in BESIDE.items():
+                less = f"{{{own}{key}-{control}_{prefix}{key}:.{digits}f}}"
+                COLUMNS[f"{of_label}{measure} − {heading}{of_share}"] = less
+    COLUMNS[f"MonoScore − random head{of_share}"] = f"{{{top}mono-head_mono:.3f}}"
+
+# Of older runs, what dictionaries.py measured, which is gone. "Full" are dimensions that are active
+# on as many images as the rule allows, 1 % of all.
+TRAINED, UNTRAINED = "dictionary_trained_", "dictionary_untrained_"
+FULL = "on_1_full_adjusted"
+COLUMNS |= {
+    "adj., trained": f"{{{TRAINED}adjusted:.1f}}",
+    "F1, trained": f"{{{TRAINED}f1:.1f}}",
+    "best F1, trained": f"{{{TRAINED}best_f1:.1f}}",
+    "full adj., trained, 1 %": f"{{{TRAINED}{FULL}:.1f}}",
+    "full adj., untrained, 1 %": f"{{{UNTRAINED}{FULL}:.1f}}",
+    "full adj., trained − untrained, 1 %": f"{{{TRAINED}{FULL}-{UNTRAINED}{FULL}:.1f}}",
+}
 
 LINK = re.compile(r"\[[^]]*\]\(([^()#]*records\.jsonl)#([^()]+)\)")  # to a record: file, run
 # A run, and its seeds where it names them.
@@ -235,6 +238,11 @@ def number(numbers: dict[str, float], key: str) -> float:
     return numbers[first]
 
 
+def is_difference(key: str) -> bool:
+    """Whether a number is a difference within a run: "a-b", or adj. less random directions'."""
+    return "-" in key or key.endswith("lead")
+
+
 def has(numbers: dict[str, float], key: str) -> bool:
     """Whether a record has a number, by the key "a-b" both."""
     return all(part in numbers for part in key.split("-"))
@@ -308,7 +316,7 @@ def image_cell(folder: Path, label: str, template: str, wanted: str = "") -> str
         if not any(has(numbers, key) for numbers in linked[0].values()):
             return None
         values = values_of(key, label, linked)
-        if len(linked) > 1 or "-" in key:
+        if len(linked) > 1 or is_difference(key):
             text = mean_and_interval(values, form)
         else:
             text = mean_and_spread(values, form)

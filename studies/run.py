@@ -8,11 +8,11 @@ run is given to:
 
 Its seeds are 1-5, or 1,2,3, or - where the program has seeds of its own. RUN stands for the run's
 folder, {seed} for its seed. To the first command this program adds --seed, --out runs/<run>-seed1
-(--resume, where it was interrupted), --device and --flags, to each command --data-root; a program
-with seeds of its own gets --out or --resume alone. What is on record is skipped and what was
-interrupted goes on; a folder of that name but of other flags ends in a line. A run that reads what
-another one leaves, which is on record but not here, is left out. To make a run anew, delete its
-line in records.jsonl and its folder in runs/ first.
+(--resume, where it was interrupted), --device and --flags, to each command but interpret.py
+--data-root; a program with seeds of its own gets --out or --resume alone. What is on record is
+skipped and what was interrupted goes on; a folder of that name but of other flags ends in a line. A
+run that reads what another one leaves, which is on record but not here, is left out. To make a run
+anew, delete its line in records.jsonl and its folder in runs/ first.
 
     python studies/run.py ncl                        SimCLR, NCL, NCL + TopK
     python studies/run.py ncl bayesncl --rows "cifar10-cpu-*" shapes-ncl --seeds 1 2
@@ -367,7 +367,9 @@ def record_all(
                 if code is None:
                     continue
                 if code == 0 and left[name]:
-                    command = left[name].pop(0) + ["--data-root", data_root]
+                    command = left[name].pop(0)
+                    if command[0] != "interpret.py":  # which reads the run's folder alone
+                        command = command + ["--data-root", data_root]
                     running[name] = start(name, command, device_of(name, device))
                     continue
                 del running[name]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import records
 
+import interpret
 import shapes
 
 
@@ -29,7 +30,7 @@ def run(tmp_path):
     lines = [{"epoch": 1, "open": 0.5}, {"epoch": 2, "open": 0.25, "spread": 0.75, "loss": 1.5}]
     lines.append({"event": "final", "lp1": 1.0, "act": None})
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    z = np.float16([[1, 0, 0], [1, 2, 0]] * 2)
+    z = np.float16([[1, 0, 0], [2, 2, 0]] * 2)
     np.savez(folder / "embeddings.npz", h=z, z=z, y=[0, 1, 1, 1])
     return folder
 
@@ -45,6 +46,26 @@ def test_a_record_has_the_files_of_a_run(run):
 def test_a_record_has_the_numbers_of_tools(run, tool):
     (run / f"{tool}.json").write_text('{"told": 5, "words": [["sky", 1]]}')
     assert records.of_run(run)[tool] == {"told": 5}
+
+
+@pytest.mark.parametrize("rule, top", {"nonzero": "", "top:0.01": "top_"}.items())
+def test_what_interpret_left_is_named_as_by_training(run, rule, top):
+    of_control = {"ap": 1.0, "background_ap": 2.0}
+    measured = {"active": rule, "images": 4, "numbers": {"ap": 3.0, "background_lead": 4.0}}
+    measured |= dict.fromkeys(interpret.CONTROLS, of_control)
+    (run / "interpret.json").write_text(json.dumps(measured))
+    expected = {f"{top}ap": 3, f"{top}background_lead": 4}
+    for control in "shuffled", "head", "rotated":
+        expected |= {f"{control}_ap": 1, f"{control}_background_ap": 2}
+    assert records.of_run(run)["interpret"] == expected
+
+
+def test_interpret_names_numbers_as_training_does(runs, tmp_path):
+    folder = shutil.copytree(runs / "ncl", tmp_path / "ncl")
+    interpret.main([str(folder)])
+    record = records.of_run(folder)
+    assert record["interpret"].keys() <= record["final"].keys()
+    assert record["interpret"]["head_ap"] == pytest.approx(record["final"]["head_ap"], abs=0.1)
 
 
 def test_a_record_of_sparse_codes_has_results(tmp_path):
@@ -69,8 +90,8 @@ def test_dimensions_are_written_by_todays_definitions(run):
     head, *rows = (run / "dimensions.csv").read_text().splitlines()
     assert head.startswith("dimension,n,act,mean,mono,class,cons,chance,adjusted,entropy,bits,best")
     assert rows == [
-        "0,4,1,0.723607,0.368524,1,0.75,0.75,0,0.644611,0,1,0.857143,0,0.666667,0.408248",
-        "1,2,0.5,0.447214,0.368524,1,1,0.735,1,0,0,1,0.8,0.57735,0.916667,0.408248",
+        "0,4,1,0.853553,0.195262,1,0.75,0.75,0,0.604722,0,1,0.857143,0,0.666667,0.57735",
+        "1,2,0.5,0.353553,0.195262,1,1,0.75,1,0,0,1,0.8,0.57735,0.916667,0.57735",
         "2,0,0,0,,,,,,,0,,,,,",
     ]
 
@@ -96,6 +117,15 @@ def test_a_record_counts_as_the_run_does(runs, tmp_path):
 def test_of_two_numbers_the_later_counts():
     parts = dict(dimensions={"a": 1, "b": 1}, final={"b": 2, "c": 2}, words={"c": 3})
     assert records.numbers(parts) == {"a": 1, "b": 2, "c": 3}
+    assert records.numbers(parts | {"interpret": {"c": 4}}) == {"a": 1, "b": 2, "c": 4}
+
+
+def test_no_older_number_stands_in_for_an_undefined_one():
+    assert records.numbers(dict(final={"bits": 1, "ap": 2}, interpret={"bits": None})) == {"ap": 2}
+
+
+def test_old_records_have_their_dictionaries():
+    assert records.numbers(dict(final={}, dictionaries={"dictionary_sae_f1": 1})) != {}
 
 
 def test_what_is_undefined_is_no_number():

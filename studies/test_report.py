@@ -80,6 +80,34 @@ def test_a_difference_within_a_run_is_by_seed(studies):
     assert cell(studies, "a", "{lp1-whole:.1f}") is None
 
 
+def test_a_lead_is_a_difference_within_a_run(studies):
+    for seed, lead in enumerate((3.0, 5.0, 10.0), 1):
+        put(record_of("c", seed, lead=lead, background_lead=2 * lead, top_lead=4.0))
+    column = "adj. − random directions"
+    assert cell(studies, "c", report.COLUMNS[column]) == "+6.0 ± 9.0"  # 4.303 √13 / √3
+    assert cell(studies, "c", report.COLUMNS[f"background {column}"]) == "+12.0 ± 17.9"
+    assert cell(studies, "c", report.COLUMNS[f"{column}, 1 %"]) == "+4.0 ± 0.0"
+
+
+@pytest.mark.parametrize(
+    "column, first, second",
+    [
+        ("AP − random head", "ap", "head_ap"),
+        ("background AP − random head", "background_ap", "head_background_ap"),
+        (
+            "background 8-probe − rotated, 1 %",
+            "top_background_probe_8",
+            "rotated_background_probe_8",
+        ),
+        ("Cons. − shuffled", "cons", "shuffled_cons"),
+        ("MonoScore − random head", "mono", "head_mono"),
+    ],
+)
+def test_a_control_is_compared_with_its_run(studies, column, first, second):
+    put(record_of("c", 1, **{first: 5.0, second: 3.0}))
+    assert float(cell(studies, "c", report.COLUMNS[column])) == 2
+
+
 def test_two_links_may_compare_differences(studies):
     for seed in (1, 2, 3):
         put(record_of("c", seed, lp1=3.0, whole=1.0))

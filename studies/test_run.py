@@ -367,6 +367,13 @@ def test_it_says_what_it_starts(programs, capsys):
     assert "a-seed1: more.py runs/a-seed1 --data-root data" in lines
 
 
+def test_interpret_reads_no_data_set(programs, capsys):
+    (programs / "interpret.py").write_text(TOOL)
+    runs = {"a-seed1": [["method.py"], ["interpret.py", "runs/a-seed1"]]}
+    assert run.record_all("q", runs, 1, "cpu", "data", math.inf) is True
+    assert "a-seed1: interpret.py runs/a-seed1" in capsys.readouterr().out.splitlines()
+
+
 def test_a_failed_run_is_told_not_recorded(programs, capsys):
     assert record_all("cb") is False
     assert "c-seed1: exit code 1: a reason" in capsys.readouterr().err

@@ -65,7 +65,7 @@ def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor, l
             kept = order[:m]
             probe = common.linear_probe(train[:, kept], y_train, test[:, kept], y, strengths=[l2])
             scores[f"lp1_{name}_{m}"] = probe["lp1"]
-            scores[f"p_at_10_{name}_{m}"] = interpret.precision_at(test[:, kept], y, [10])[10]
+            scores[f"p_at_10_{name}_{m}"] = common.precision_at(test[:, kept], y, [10])[10]
     return scores
 
 

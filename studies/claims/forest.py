@@ -19,15 +19,6 @@ from records import ROOT, STUDIES, common  # noqa: E402
 # A row's label → two runs, A and B, each <question>#<run>; or one run, whose record has the numbers
 # of both. On CIFAR the recipe is the papers', where a label does not say "default".
 # "again": the same commands and seeds, a second time.
-LEARNT_AND_RANDOM = {
-    "built-in objects": ["dictionaries#claims-shapes-ncl"],
-    "CIFAR-10, default": ["dictionaries#claims-cifar10-ncl"],
-    "CIFAR-10": ["dictionaries#claims-cifar10-ncl-lars"],
-    "CIFAR-100 of 10,000": ["dictionaries#claims-cifar100-10k-ncl"],
-    "CIFAR-100": ["dictionaries#claims-cifar100-ncl"],
-    "CIFAR-100, again": ["dictionaries#claims-cifar100-again-ncl"],
-    "CIFAR-100, 200 epochs": ["cifar100#cifar100-long-ncl"],
-}
 NCL_AND_SIMCLR = {
     "built-in": ("ncl#shapes-ncl", "ncl#shapes-simclr"),
     "built-in, again": ("dictionaries#claims-shapes-ncl", "dictionaries#claims-shapes-simclr"),
@@ -92,21 +83,7 @@ for where, run in {
 }.items():
     SPARSEHEAD_AND_BASE[where] = (f"sparsehead#{run}", f"sparsehead#{run}-plain")
 
-TRAINED = "dictionary_trained_"
-UNTRAINED = "dictionary_untrained_"
 PANELS = [  # a title, a number of the records (a-b: a less b), the runs, the papers' differences
-    (
-        "NCL − random directions of its features: adj.",
-        f"{TRAINED}adjusted-{UNTRAINED}adjusted",
-        LEARNT_AND_RANDOM,
-        {},
-    ),
-    (
-        "the same, on each one's strongest 1 % of images",
-        f"{TRAINED}on_1_full_adjusted-{UNTRAINED}on_1_full_adjusted",
-        LEARNT_AND_RANDOM,
-        {},
-    ),
     (
         "NCL − SimCLR: probe of the features",
         "lp1",

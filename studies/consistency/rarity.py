@@ -7,9 +7,10 @@
 The picture has a dot per dimension. The first two read the runs' dimensions in dimensions.csv, the
 third finished runs of bayesncl.py.
 Chance is the expected share of the most frequent class among as many test images, drawn at random:
-the mean of 200 orders of the test set. The table has means over live dimensions, then over seeds,
-± where there are three or more. The figure's last panel has the mean over the dimensions that are
-active on at least so many images; the part of Cons. that chance gives is dotted.
+exact up to 100 images, of more the mean of 2,000 orders of the test set. The table has means over
+live dimensions, then over seeds, ± where there are three or more. The figure's last panel has the
+mean over the dimensions that are active on at least so many images; the part of Cons. that chance
+gives is dotted.
 """
 
 import argparse

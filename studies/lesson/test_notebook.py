@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import common
 import interpret
 from conftest import ROOT
 
@@ -163,15 +164,16 @@ def rotation():
 
 def mean_cons(z, y):
     """Cons. of the dimensions of z (N, K)."""
-    counts = interpret.class_counts(interpret.nonzero(z), y, 3)
+    active = interpret.activate(interpret.unit(z), "nonzero")
+    counts = interpret.class_counts(active, y, 3)
     return interpret.consistency(counts).mean()
 
 
 @pytest.mark.parametrize("kind", ["one_hot", "dense"])
 def test_a_rotation_leaves_the_neighbours(kind, rotation, request):
     z, y = request.getfixturevalue(kind)
-    after = interpret.precision_at(z @ rotation, y)
-    assert after == pytest.approx(interpret.precision_at(z, y))
+    after = common.precision_at(z @ rotation, y)
+    assert after == pytest.approx(common.precision_at(z, y))
 
 
 def test_each_axis_has_one_class_before_a_rotation(one_hot):

@@ -190,7 +190,7 @@ def measure(folders: list[Path]) -> None:
             of_data = of_simclr.get(config["dataset"])
             if of_data:
                 h = of_data[next_seed(config["seed"], of_data)]
-                activations = interpret.nonzero(arrays["z"].numpy())
+                activations = interpret.activate(interpret.unit(arrays["z"].numpy()), "nonzero")
                 mono = interpret.mono_score(activations, interpret.unit_judge(h))
                 numbers["mono_simclr"] = interpret.mean(mono)
             keep(folder, numbers)

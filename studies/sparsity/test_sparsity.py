@@ -146,7 +146,8 @@ def test_the_judge_is_simclr_of_the_next_seed(study_runs, run, judge):
     run_program("sparsity.py", *study_runs)
     h, _ = embeddings(study_runs[judge])
     _, z = embeddings(study_runs[run])
-    mono = interpret.mono_score(interpret.nonzero(z), interpret.unit_judge(h))
+    activations = interpret.activate(interpret.unit(z), "nonzero")
+    mono = interpret.mono_score(activations, interpret.unit_judge(h))
     assert left(study_runs[run])["mono_simclr"] == pytest.approx(np.nanmean(mono))
 
 

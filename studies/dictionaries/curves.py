@@ -1,0 +1,58 @@
+"""How consistent are the dimensions of runs beside chance and random directions, at equal n?
+
+    python studies/dictionaries/curves.py runs/<run> [runs/<run> ...]
+
+Draws assets/dictionaries.png, a panel for each run and label: each live dimension over the number n
+of images that it is active on; the Cons. of n random images; that of the n images where a random
+direction of the run's features is largest, its mean and the middle 90 % of directions.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+import interpret  # noqa: E402
+
+
+def draw_panel(axis, findings: interpret.Findings, prefix: str, title: str) -> None:
+    """Curves and dimensions of one label of one run."""
+    label = findings.labels[prefix]
+    n = np.arange(1, len(label.y) + 1)
+    low, high = 100 * np.quantile(label.heads, [0.05, 0.95], axis=0)
+    axis.fill_between(n, low, high, color="tab:red", alpha=0.2, lw=0)
+    axis.plot(n, 100 * label.heads.mean(0), "tab:red", label="random directions, middle 90 %")
+    axis.plot(n, 100 * label.chance, "tab:olive", label="chance")
+    live = findings.columns["n"] > 0
+    cons = 100 * findings.columns[prefix + "cons"]
+    axis.plot(findings.columns["n"][live], cons[live], ".k", ms=4, label="dimensions")
+    axis.set(xscale="log", xlabel="images n", ylabel="Cons., %", title=title)
+
+
+def main():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    flags = argparse.ArgumentParser(description=__doc__)
+    flags.add_argument("runs", nargs="+", type=Path)
+    panels = []
+    for folder in flags.parse_args().runs:
+        findings = interpret.interpret(interpret.read_embedding(folder))
+        for prefix in findings.labels:
+            name = interpret.LABELS[prefix]
+            panels.append((findings, prefix, f"{folder.name}: {name}"))
+    figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.4), squeeze=False)
+    for axis, panel in zip(axes[0], panels):
+        draw_panel(axis, *panel)
+    axes[0, 0].legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(ROOT / "assets" / "dictionaries.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main()
