@@ -36,13 +36,13 @@ table, interpret.json with every number and dimensions.csv with every dimension.
 
 import argparse
 import csv
-import dataclasses
 import functools
 import json
 import math
 import sys
 import time
 import zipfile
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -64,7 +64,7 @@ DRAWS = 5  # of each control
 LARGE = 2048  # of more live dimensions a sample is controlled, once
 SAMPLE = 1024  # dimensions in it
 CELLS = 2**21  # numbers of a table, such as classes times dimensions, that are held at a time
-MATRIX = 32 * CELLS  # numbers: so large a matrix of activations or cosines (256 MB) is still held
+MATRIX = 32 * CELLS  # numbers: so large a matrix of activations (256 MB) is still held
 PATIENCE = 3  # seconds after which something says how far it is
 
 
@@ -89,20 +89,14 @@ def progress(items, what: str):
         yield item
 
 
-def pieces(total: int, cost) -> list[slice]:
-    """0, 1, ..., total - 1, cut so that what is held of a piece has about CELLS numbers.
-
-    cost: numbers of each one, an array (total,) where they differ
-    """
-    costs = np.broadcast_to(cost, total)
-    piece = (np.cumsum(costs) - 1) // CELLS
-    cuts = np.flatnonzero(np.diff(piece)) + 1
-    ends = [0, *cuts.tolist(), total]
-    return [slice(first, last) for first, last in zip(ends, ends[1:])]
+def pieces(total: int, cost: int) -> list[slice]:
+    """0, 1, ..., total - 1, cut so that a piece holds about CELLS numbers: `cost` for each one."""
+    step = max(1, CELLS // cost)
+    return [slice(first, min(first + step, total)) for first in range(0, total, step)]
 
 
 # ------------------------------------------------------------------- the lists of active images
-@dataclasses.dataclass
+@dataclass
 class Entries:
     """The entries of a sparse matrix (N, K), in any order."""
 
@@ -112,18 +106,15 @@ class Entries:
     N: int
     K: int
 
-    @property
-    def shape(self):
-        return self.N, self.K
+    def __post_init__(self):
+        self.shape = self.N, self.K
 
     def take(self, places):
         """The entries at these places alone, in their order; or those where a mask is True."""
-        images = self.images[places]
-        dims = self.dims[places]
-        return Entries(images, dims, self.values[places], self.N, self.K)
+        return Entries(self.images[places], self.dims[places], self.values[places], *self.shape)
 
 
-@dataclasses.dataclass
+@dataclass
 class Activations:
     """The images that each dimension is active on.
 
@@ -136,59 +127,31 @@ class Activations:
     N: int
     halves: bool = False  # dimensions are +0, +1, ..., then -0, -1, ...
 
-    @property
-    def K(self):
-        return len(self.start) - 1
-
-    @property
-    def shape(self):
-        return self.N, self.K
-
-    @property
-    def n(self):
-        """The number of images that each dimension is active on, (K,)."""
-        return np.diff(self.start)
-
-    @property
-    def dims(self):
-        """The dimension of each entry, (nnz,)."""
-        return np.repeat(np.arange(self.K), self.n)
+    def __post_init__(self):
+        self.K = len(self.start) - 1
+        self.shape = self.N, self.K
+        self.n = np.diff(self.start)  # (K,), the number of images of each dimension
+        self.dims = np.repeat(np.arange(self.K), self.n)  # (nnz,), the dimension of each entry
+        self.strengths = np.abs(self.values)  # (nnz,)
 
     @property
     def ranks(self):
         """The place of each entry in its dimension's list, from 0, (nnz,)."""
-        first = np.repeat(self.start[:-1], self.n)  # the first entry of the same list
-        return np.arange(len(self.images)) - first
+        return np.arange(len(self.dims)) - self.start[self.dims]
 
-    @property
-    def strengths(self):
-        """|values|, (nnz,)."""
-        return np.abs(self.values)
-
-    def only(self, dims: np.ndarray):
+    def only(self, dims: np.ndarray | slice):
         """These dimensions alone, in this order."""
         n = self.n[dims]
         start = starts(n)
-        first = np.repeat(self.start[dims] - start[:-1], n)
-        entries = first + np.arange(start[-1])
+        entries = np.arange(start[-1]) + np.repeat(self.start[dims] - start[:-1], n)
         return Activations(self.images[entries], self.values[entries], start, self.N)
-
-    def parts(self, cost: int):
-        """A few dimensions at a time, (slice, part); cost: numbers that are held of each."""
-        for some in pieces(self.K, cost):
-            start = self.start[some.start : some.stop + 1]
-            entries = slice(start[0], start[-1])
-            images = self.images[entries]
-            yield some, Activations(images, self.values[entries], start - start[0], self.N)
 
     def name(self, k):
         """What dimension k is called: its number, of halves with a sign."""
         if not self.halves:
             return str(k)
         whole = self.K // 2
-        if k < whole:
-            return f"+{k}"
-        return f"-{k - whole}"
+        return f"+{k}" if k < whole else f"-{k - whole}"
 
 
 def starts(n: np.ndarray) -> np.ndarray:
@@ -211,41 +174,49 @@ def unit(z: np.ndarray | Entries) -> np.ndarray | Entries:
     Entries where at most half of it is active, |z_k| > ACTIVE; else an array, float32.
     """
     varies = ~is_constant(z)
-    N, K = z.shape
     if isinstance(z, Entries):
-        norms = np.sqrt(np.bincount(z.images, np.square(z.values, dtype=np.float64), N))
-        rows = dataclasses.replace(z, values=z.values / norms.clip(1e-12)[z.images])
-        entries = rows.take((np.abs(rows.values) > ACTIVE) & varies[z.dims])
-        if len(entries.values) <= DENSE * N * K:
+        squares = np.bincount(z.images, np.square(z.values, dtype=np.float64), z.N)
+        norms = np.sqrt(squares).clip(1e-12)
+        entries = replace(z, values=z.values / norms[z.images])
+        entries = entries.take((np.abs(entries.values) > ACTIVE) & varies[z.dims])
+        if len(entries.values) <= DENSE * z.N * z.K:
             return entries
-        rows = np.zeros((N, K), np.float32)
+        rows = np.zeros(z.shape, np.float32)
         rows[entries.images, entries.dims] = entries.values
         return rows
     rows = F.normalize(torch.from_numpy(np.array(z, np.float32, order="C"))).numpy()
     rows *= varies
-    active = np.abs(rows) > ACTIVE
-    if active.mean() > DENSE:
-        return rows
-    images, dims = np.nonzero(active)
-    return Entries(images, dims, rows[images, dims], N, K)
+    dense = (np.abs(rows) > ACTIVE).mean() > DENSE
+    return rows if dense else active_entries(rows)
+
+
+def active_entries(rows: np.ndarray) -> Entries:
+    """The active entries of rows (N, K) of norm 1."""
+    images, dims = np.nonzero(np.abs(rows) > ACTIVE)
+    return Entries(images, dims, rows[images, dims], *rows.shape)
+
+
+def ranges(z: np.ndarray | Entries) -> tuple[np.ndarray, np.ndarray]:
+    """The least and the largest value of each dimension of z (N, K), (K,) float64 each."""
+    if not isinstance(z, Entries):
+        return np.min(z, axis=0).astype(np.float64), np.max(z, axis=0).astype(np.float64)
+    has_zero = np.bincount(z.dims, minlength=z.K) < z.N
+    least = np.where(has_zero, 0, np.inf)
+    largest = np.where(has_zero, 0, -np.inf)
+    np.minimum.at(least, z.dims, z.values)
+    np.maximum.at(largest, z.dims, z.values)
+    return least, largest
 
 
 def is_constant(z: np.ndarray | Entries) -> np.ndarray:
     """Which dimensions of z (N, K) have one value on all images, (K,) bool."""
-    if not isinstance(z, Entries):
-        return np.max(z, axis=0) == np.min(z, axis=0)
-    n = np.bincount(z.dims, minlength=z.K)
-    constant = n == 0
-    for k in np.flatnonzero(n == z.N):
-        constant[k] = np.ptp(z.values[z.dims == k]) == 0
-    return constant
+    least, largest = ranges(z)
+    return least == largest
 
 
 def rule_for(u: np.ndarray | Entries) -> str:
     """What counts as active in unit(z) where nobody says it."""
-    if isinstance(u, Entries):
-        return "nonzero"
-    return f"top:{TOP}"
+    return "nonzero" if isinstance(u, Entries) else f"top:{TOP}"
 
 
 def share_of(rule: str) -> float:
@@ -264,53 +235,38 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
     By "top" a dimension of a z with signs becomes two, +k and -k: where it is largest, and where it
     is smallest. An image does not count where the dimension has its least value (of a sparse z: 0).
     """
-    N, K = u.shape
-    values = values_of(u)
     if rule == "nonzero":
-        if isinstance(u, Entries):
-            return lists(u)
-        images, dims = np.nonzero(np.abs(u) > ACTIVE)
-        return lists(Entries(images, dims, u[images, dims], N, K))
-    halves = bool((values < -ACTIVE).any())
+        return lists(u if isinstance(u, Entries) else active_entries(u))
+    N, K = u.shape
     most = count_of(share_of(rule), N)
+    halves = bool((ranges(u)[0] < -ACTIVE).any())
     # Images in random order: which of equal values are listed last then falls at random.
     order = np.random.default_rng(0).permutation(N)
     if isinstance(u, Entries):
-        if halves:
-            dims = np.where(values < 0, u.dims + K, u.dims)
-            u = Entries(u.images, dims, np.abs(values), N, 2 * K)
         place = np.argsort(order)[u.images]
         u = u.take(np.argsort(place, kind="stable"))  # lists() keeps this among equals
-        a = lists(u.take(u.values > 0))
+        dims = u.dims + K * (u.values < 0)
+        a = lists(Entries(u.images, dims, np.abs(u.values), N, 2 * K if halves else K))
         kept = a.ranks < most
         start = starts(a.n.clip(max=most))
         return Activations(a.images[kept], a.values[kept], start, N, halves)
     shuffled = torch.from_numpy(u[order])
     images = []
     values = []
+    n = []
     for sign in (1, -1) if halves else (1,):
         for some in pieces(K, N):
-            for row in sign * shuffled[:, some].T.contiguous():
-                place, strongest = strongest_of(row, most)
-                images.append(order[place])
-                values.append(strongest)
-    start = starts([len(own) for own in images])
+            columns = sign * shuffled[:, some].T.contiguous()  # (width, N)
+            largest, places = columns.topk(most)  # (width, most)
+            least = columns.amin(1, keepdim=True)
+            # Strengths are above 0. A list that ends at 0 or below is counted from the least.
+            strengths = torch.where(largest[:, -1:] <= 0, largest - least, largest)
+            kept = largest > least
+            images.append(order[places[kept].numpy()])
+            values.append(strengths[kept].numpy())
+            n.append(kept.sum(1).numpy())
+    start = starts(np.concatenate(n))
     return Activations(np.concatenate(images), np.concatenate(values), start, N, halves)
-
-
-def strongest_of(row: Tensor, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """The places where a dimension, a row (N,), is largest, the strongest first, and its values.
-
-    most: how many; those where the row has its least value do not count
-    """
-    largest = row.topk(most)
-    least = row.min()
-    kept = largest.values > least
-    values = largest.values[kept]
-    # Strengths are above 0. A list that ends at 0 or below is counted from the least.
-    if largest.values[-1] <= 0:
-        values = values - least
-    return largest.indices[kept].numpy(), values.numpy()
 
 
 # ------------------------------------------------------------- Cons. of n images, for every n
@@ -319,15 +275,14 @@ def running_consistency(y: np.ndarray, order: np.ndarray) -> np.ndarray:
 
     y: (N,), 0, 1, ...; order: (N,), a permutation of the images
     """
-    N = len(y)
     labels = y[order].astype(np.min_scalar_type(y.max()))  # numpy sorts small integers faster
+    numbers = np.arange(len(y))
     by_class = np.argsort(labels, kind="stable")  # the places of class 0, then of class 1, ...
     sizes = np.bincount(labels)
-    first = np.repeat(np.cumsum(sizes) - sizes, sizes)  # where the class begins in by_class
-    so_far = np.empty(N, np.int64)
-    so_far[by_class] = np.arange(N) - first + 1  # how many images up to here have this one's class
-    most_frequent = np.maximum.accumulate(so_far)
-    return most_frequent / np.arange(1, N + 1)
+    first = np.repeat(starts(sizes)[:-1], sizes)  # where the class begins in by_class
+    so_far = np.empty_like(numbers)  # how many images up to here have this one's class
+    so_far[by_class] = numbers - first + 1
+    return np.maximum.accumulate(so_far) / (numbers + 1)
 
 
 def exact_chance(sizes: np.ndarray, most: int) -> np.ndarray:
@@ -340,47 +295,29 @@ def exact_chance(sizes: np.ndarray, most: int) -> np.ndarray:
     product of the classes' binomials cut off behind m, divided by that of the whole ones.
     """
     p = min(0.5, most / (2 * sizes.sum()))  # any p is right; this one keeps the numbers large
-    different, times = np.unique(sizes, return_counts=True)
-    whole = []  # P(i of a class's images), i = 0, ..., most, of each size
-    for size in different.tolist():
-        i = np.arange(most + 1)
-        logs = log_choose(size, i) + i * math.log(p) + (size - i).clip(0) * math.log1p(-p)
-        whole.append(np.exp(logs))
-    total = product(whole, times, most)
-    largest = np.zeros(most + 1)  # the expected count of the commonest class: sum of P(> m)
-    for m in range(most):
-        cut = [np.where(np.arange(most + 1) <= m, one, 0) for one in whole]
-        largest += 1 - product(cut, times, most) / total
-    return largest[1:] / np.arange(1, most + 1)
+    size = sizes[:, None]
+    i = np.arange(most + 1)
+    logs = log_choose(size, i) + i * math.log(p) + (size - i).clip(0) * math.log1p(-p)
+    of_classes = np.exp(logs)  # (C, most + 1), P(i of a class's images)
+    within = []  # [m][n]: P(n images, of no class more than m)
+    for m in range(most + 1):
+        row = np.ones(1)
+        for of_class in np.where(i <= m, of_classes, 0):
+            row = np.convolve(row, of_class)[: most + 1]
+        within.append(row)
+    # The expected count of the commonest class is the sum of P(more than m).
+    largest = np.sum(1 - np.array(within) / within[most], axis=0)
+    return largest[1:] / i[1:]
 
 
-def product(polynomials: list[np.ndarray], times: np.ndarray, degree: int) -> np.ndarray:
-    """The product of polynomials, each as often as `times` says, up to a degree: coefficients."""
-    result = np.zeros(degree + 1)
-    result[0] = 1
-    for power, left in zip(polynomials, times.tolist()):
-        while left:
-            if left % 2:
-                result = np.convolve(result, power)[: degree + 1]
-            power = np.convolve(power, power)[: degree + 1]
-            left //= 2
-    return result
+def log_choose(total, chosen) -> np.ndarray:
+    """log of the number of ways to choose; -inf where there is none. Numbers or arrays."""
+    return log_factorial(total) - log_factorial(chosen) - log_factorial(total - chosen)
 
 
-def log_choose(total, chosen: np.ndarray) -> np.ndarray:
-    """log of the number of ways to choose; -inf where there is none. total: a number or an array"""
-    total = np.asarray(total)
-    inside = (chosen >= 0) & (chosen <= total)
-    chosen = np.where(inside, chosen, 0)
-    table = log_factorials(int(total.max()))
-    ways = table[total] - table[chosen] - table[total - chosen]
-    return np.where(inside, ways, -np.inf)
-
-
-@functools.lru_cache(maxsize=4)
-def log_factorials(most: int) -> np.ndarray:
-    """log 0!, log 1!, ..., log most!"""
-    return np.concatenate([[0], np.cumsum(np.log(np.arange(1, most + 1)))])
+def log_factorial(n) -> np.ndarray:
+    """log n!, inf where n is below 0."""
+    return torch.as_tensor(n + 1.0, dtype=torch.float64).lgamma().numpy()
 
 
 @functools.lru_cache(maxsize=8)
@@ -392,16 +329,16 @@ def chance_curve(sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     y = np.repeat(np.arange(len(sizes)), sizes)
     random = np.random.default_rng(0)
     total = np.zeros(len(y))
-    some = []
+    first_curves = []
     for i in progress(range(ORDERS), "chance, random orders"):
         curve = running_consistency(y, random.permutation(len(y)))
         total += curve
         if i < 200:
-            some.append(curve.astype(np.float32))
+            first_curves.append(curve.astype(np.float32))
     mean = total / ORDERS
     exact = min(EXACT, len(y))
     mean[:exact] = exact_chance(np.array(sizes), exact)
-    return mean, np.quantile(some, USUAL, axis=0)
+    return mean, np.quantile(first_curves, USUAL, axis=0)
 
 
 class Vectors:
@@ -411,18 +348,17 @@ class Vectors:
         self.N, self.d = vectors.shape
         self.sparse = isinstance(vectors, Entries)
         if not self.sparse:
-            x = torch.from_numpy(np.array(vectors, np.float32, order="C"))
-            self.rows = F.normalize(x - x.mean(0, dtype=torch.float64).float())
+            centred = vectors - np.mean(vectors, axis=0, dtype=np.float64)
+            self.rows = F.normalize(torch.from_numpy(centred.astype(np.float32)))
             return
         # Centred rows r - c would not be sparse: their products and norms follow from r's and c's.
-        vectors = vectors.take(np.argsort(vectors.images, kind="stable"))
         values = vectors.values.astype(np.float32)
         self.rows = sparse_matrix(vectors.images, vectors.dims, values, vectors.shape)
         centre = np.bincount(vectors.dims, vectors.values, self.d) / self.N
         self.centre = torch.from_numpy(centre.astype(np.float32))
         squares = torch.from_numpy(np.bincount(vectors.images, np.square(values), self.N))
         squares = squares - 2 * (self.rows @ self.centre) + self.centre @ self.centre
-        self.norms = squares.clamp(min=1e-24).sqrt().float()
+        self.norms = squares.clamp(min=1e-24).sqrt().to(torch.float32)
 
     def along(self, basis: Tensor) -> Tensor:
         """Their projections on directions (d, D): (N, D)."""
@@ -433,15 +369,15 @@ class Vectors:
     def random_basis(self, directions: int, seed: int) -> Tensor:
         """Random unit directions, (d, directions)."""
         draw = torch.Generator().manual_seed(seed)
-        basis = torch.randn(self.d, directions, generator=draw)
+        basis = torch.randn(self.d, directions, generator=draw, dtype=torch.float32)
         return F.normalize(basis, dim=0)
 
 
 def sparse_matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape) -> Tensor:
-    """A sparse tensor of entries (nnz,), no two in one place, in the order of their rows."""
-    cells = torch.from_numpy(np.stack([rows, columns]))
+    """A sparse tensor of entries (nnz,), in any order."""
+    places = torch.from_numpy(np.stack([rows, columns]))
     values = torch.from_numpy(values)
-    return torch.sparse_coo_tensor(cells, values, shape, check_invariants=False, is_coalesced=True)
+    return torch.sparse_coo_tensor(places, values, shape, check_invariants=False).coalesce()
 
 
 def head_curves(vectors: Vectors, ys: list[np.ndarray]) -> list[np.ndarray]:
@@ -461,7 +397,7 @@ def head_curves(vectors: Vectors, ys: list[np.ndarray]) -> list[np.ndarray]:
     return curves
 
 
-@dataclasses.dataclass
+@dataclass
 class Label:
     """A label of the images, as every measure needs it."""
 
@@ -471,10 +407,8 @@ class Label:
     high: np.ndarray  # (N,), what 5 % of random images exceed
     heads: np.ndarray | None = None  # (directions, N), of random directions
 
-    @property
-    def sizes(self):
-        """The images of each class, (C,)."""
-        return np.bincount(self.y)
+    def __post_init__(self):
+        self.sizes = np.bincount(self.y)  # (C,), the images of each class
 
 
 def prepared(labels: dict[str, np.ndarray], vectors: Vectors | None = None) -> dict[str, Label]:
@@ -494,8 +428,7 @@ def prepared(labels: dict[str, np.ndarray], vectors: Vectors | None = None) -> d
 # --------------------------------------------------- what a dimension says about labels: counts
 # counts (C, K): of the images that a dimension is active on, how many have each class
 # sizes (C,): how many images have each class
-# Of a dimension that is active on no image Cons., H_s and phi are nan, F1 and information 0. In
-# of_label all become nan but for bits: such a dimension tells 0 bits.
+# Of a dead dimension Cons., H_s and phi are nan, F1 and information 0.
 def class_counts(a: Activations, y: np.ndarray, C: int, weights=None) -> np.ndarray:
     """Counts (C, K) of classes y (N,), or sums of weights (nnz,), one for each entry."""
     cells = y[a.images] * a.K + a.dims
@@ -522,8 +455,7 @@ def information(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     N = sizes.sum()
     active = surprise(counts / N)  # (C, K)
     inactive = surprise((sizes[:, None] - counts) / N)
-    joint_entropy = (active + inactive).sum(0)
-    return separate_entropy(counts.sum(0), sizes) - joint_entropy
+    return separate_entropy(counts.sum(0), sizes) - (active + inactive).sum(0)
 
 
 def separate_entropy(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -535,32 +467,24 @@ def separate_entropy(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """The mean of `information`, in nats, over all orders of the labels. n: active images, (K,).
 
-    How many of a class's images are among n then follows the hypergeometric distribution (Vinh,
-    Epps, Bailey 2010, who ask it of two clusterings).
+    The number of a class's images among n is then hypergeometric (Vinh, Epps, Bailey 2010).
     """
     N = sizes.sum()
     different, inverse = np.unique(n, return_inverse=True)
-    different = different[::-1]  # the widest rows of a table first, so that a piece is cut by them
     joint_entropy = np.zeros(len(different))
     sizes_once, times = np.unique(sizes, return_counts=True)
     for size, classes in progress(zip(sizes_once.tolist(), times), "bits, sizes of classes"):
-        first = 0
-        while first < len(different):
-            i = np.arange(min(size, different[first]) + 1)  # active images of a class of this size
-            some = slice(first, first + max(1, CELLS // len(i)))
+        for some in pieces(len(different), min(size, different[-1]) + 1):
             active = different[some, None]
+            i = np.arange(min(size, active.max()) + 1)  # active images of a class of this size
             logs = log_choose(size, i) + log_choose(N - size, active - i) - log_choose(N, active)
             terms = surprise(i / N) + surprise((size - i) / N)
             joint_entropy[some] += classes * (np.exp(logs) @ terms)
-            first = some.stop
-    return (separate_entropy(different, sizes) - joint_entropy)[::-1][inverse]
+    return (separate_entropy(different, sizes) - joint_entropy)[inverse]
 
 
 def f1_scores(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """F1 of "active" as a test for each class, (C, K): 2 hits / (active + class's images).
-
-    nan where a dimension is active on no image and the class has none.
-    """
+    """F1 of "active" as a test for each class, (C, K): 2 hits / (active + class's images)."""
     return 2 * counts / (counts.sum(0) + sizes[:, None])
 
 
@@ -580,29 +504,25 @@ def matthews(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
 def average_precision(a: Activations, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """Average precision of dimension k as a search for class wanted[k], the strongest first, (K,).
 
-    sum over ranks r of precision(r) * (recall(r) - recall(r - 1)). Images of equal strength count
-    at once, as in scikit-learn; so do, at the end, those that the dimension is not active on. nan
-    where the wanted class has no image.
+    sum over ranks r of precision(r) * (recall(r) - recall(r - 1)). Images of equal strength, a tie,
+    count at once, as in scikit-learn; so do, at the end, those that the dimension is not active on.
     """
-    class_sizes = np.bincount(y, minlength=wanted.max() + 1)
-    sizes = class_sizes[wanted]  # (K,)
-    dims = a.dims
-    strengths = a.strengths
-    hit = y[a.images] == wanted[dims]  # (nnz,)
+    sizes = np.bincount(y, minlength=wanted.max() + 1)[wanted]  # (K,)
+    hit = y[a.images] == wanted[a.dims]  # (nnz,)
     hits = np.concatenate([[0], np.cumsum(hit)])  # among the first 0, 1, ..., nnz entries
     before = hits[a.start[:-1]]  # hits in the lists of the dimensions before, (K,)
     listed = hits[a.start[1:]] - before  # hits in the dimension's list
-    seen = hits[1:] - before[dims]  # hits in the dimension's list up to each entry
 
-    # A tie is a group of equal entries of one list; each of its hits counts at the tie's end.
-    other_strength = strengths[1:] != strengths[:-1]
-    other_list = dims[1:] != dims[:-1]
-    last_of_tie = np.ones(len(dims), bool)
+    last_of_tie = np.ones(len(a.dims), bool)
+    other_strength = a.strengths[1:] != a.strengths[:-1]
+    other_list = a.dims[1:] != a.dims[:-1]
     last_of_tie[:-1] = other_strength | other_list
     ends = np.flatnonzero(last_of_tie)
-    end = ends[np.searchsorted(ends, np.arange(len(dims)))]  # of each entry's tie
-    precision = seen[end] / (a.ranks[end] + 1)
-    found = np.bincount(dims, hit * precision, a.K)
+    dims = a.dims[ends]
+    seen = hits[ends + 1]
+    hits_in_tie = np.diff(seen, prepend=0)
+    precision = (seen - before[dims]) / (a.ranks[ends] + 1)
+    found = np.bincount(dims, hits_in_tie * precision, a.K)
 
     missed = sizes - listed
     at_the_end = sizes / a.N  # precision where all images are found, these among them
@@ -611,66 +531,61 @@ def average_precision(a: Activations, y: np.ndarray, wanted: np.ndarray) -> np.n
 
 
 def of_label(a: Activations, label: Label) -> dict[str, np.ndarray]:
-    """What each dimension says about a label: columns (K,).
+    """What each dimension says about a label: columns (K,), nan of a dead dimension.
 
     class      the most frequent class of its images, its place in label.classes; -1: none
     cons       its share of them
     chance     the same of as many random images
     adjusted   (cons - chance) / (1 - chance)
     head       Cons. of as many images where a random direction is largest, the mean of directions
-    lead       (cons - head) / (1 - chance): adjusted, less that of the mean direction
     better     the share of directions that are less consistent on as many images
+    lead       (cons - head) / (1 - chance): adjusted, less that of the mean direction
     entropy    of its strengths summed over each class, in nats
-    bits       mutual information of being active and the label, less that of shuffled labels
+    bits       mutual information of being active and the label, less that of shuffled labels; 0 of
+               a dead one
     best       the class that it tells best, by F1, as in `class`
     f1, ap     how well it tells this class: F1, average precision
     phi        the largest correlation of being active with a class
 
-    head, lead and better only where the label has `heads`.
+    head, better and lead only where the label has `heads`.
     """
-    sizes = label.sizes
-    C = len(sizes)
-    rows = []
-    for _, part in a.parts(C):
-        counts = class_counts(part, label.y, C)
-        mass = class_counts(part, label.y, C, part.strengths)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            f1 = f1_scores(counts, sizes)
-            phi = matthews(counts, sizes).max(0)
-            cons, entropy = consistency(counts), semantic_entropy(mass)
-        told = information(counts, sizes)
-        rows.append([counts.argmax(0), cons, entropy, told, f1.argmax(0), f1.max(0), phi])
-    largest, cons, entropy, told, best, f1, phi = (np.concatenate(row) for row in zip(*rows))
-
-    n = a.n
-    place = n.clip(1) - 1  # in a curve
-    room = (1 - label.chance[place]).clip(1e-9)
-    columns = {"class": largest, "cons": cons, "chance": label.chance[place]}
-    columns["adjusted"] = (cons - columns["chance"]) / room
+    cost = len(label.classes)
     if label.heads is not None:
-        columns["head"], columns["better"] = beside_heads(cons, label.heads, place)
+        cost = max(cost, len(label.heads))
+    parts = [of_few(a.only(some), label) for some in pieces(a.K, cost)]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
+    """`of_label` of few dimensions, whose tables fit."""
+    C = len(label.classes)
+    counts = class_counts(a, label.y, C)
+    mass = class_counts(a, label.y, C, a.strengths)
+    place = a.n.clip(1) - 1  # in a curve
+    chance = label.chance[place]
+    room = (1 - chance).clip(1e-9)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cons = consistency(counts)
+        entropy = semantic_entropy(mass)
+        f1 = f1_scores(counts, label.sizes)
+        phi = matthews(counts, label.sizes).max(0)
+    told = information(counts, label.sizes) - expected_information(a.n, label.sizes)
+    best = f1.argmax(0)
+    columns = {"class": counts.argmax(0), "cons": cons, "chance": chance}
+    columns["adjusted"] = (cons - chance) / room
+    if label.heads is not None:
+        heads = label.heads[:, place]  # (directions, K)
+        columns["head"] = heads.mean(0, dtype=np.float64)
+        columns["better"] = (heads < cons.astype(np.float32)).mean(0)  # rounded as the curves are
         columns["lead"] = (cons - columns["head"]) / room
-    columns["entropy"] = entropy
-    columns["bits"] = (told - expected_information(n, sizes)) / math.log(2)
-    columns |= {"best": best, "f1": f1, "phi": phi}
+    columns |= {"entropy": entropy, "bits": told / math.log(2)}
+    columns |= {"best": best, "f1": f1.max(0), "phi": phi}
     columns["ap"] = average_precision(a, label.y, best)
     for name, column in columns.items():
-        if name in ("class", "best"):
-            columns[name] = np.where(n > 0, column, -1)
-        elif name != "bits":
-            columns[name] = np.where(n > 0, column, np.nan)
+        if name != "bits":
+            undefined = -1 if name in ("class", "best") else np.nan
+            columns[name] = np.where(a.n > 0, column, undefined)
     return columns
-
-
-def beside_heads(cons: np.ndarray, heads: np.ndarray, place: np.ndarray):
-    """Of dimensions with cons (K,) at these places of the curves heads: their mean, and the share
-    of them that are less consistent, (K,) each."""
-    mean = heads.mean(0, dtype=np.float64)[place]
-    better = np.empty(len(cons))
-    for some in pieces(len(cons), len(heads)):
-        less = heads[:, place[some]] < cons[some].astype(np.float32)  # rounded as the curves are
-        better[some] = less.mean(0)
-    return mean, better
 
 
 # ----------------------------------------------------------- what all dimensions say of a class
@@ -687,26 +602,23 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     ten images a class is judged by few; nan where a half has none of it.
     """
     C = y.max() + 1
-    half = random_half(a.N)
-    sizes = np.bincount(y, minlength=C)
-    of_half = np.bincount(y[half], minlength=C)
-    highest = np.full((2, C), -1.0)  # [i]: the largest F1 on half i, which chooses
-    judged = np.zeros((2, C))  # [i]: the F1 of that dimension on the other half
-    for _, part in a.parts(C):
-        counts = class_counts(part, y, C)
-        in_half = class_counts(part, y, C, half[part.images])
+    halves = random_half(a.N), ~random_half(a.N)
+    sizes = [np.bincount(y[half], minlength=C) for half in halves]
+    highest = []  # of each part (2, C, 1): the largest F1 on either half
+    judged = []  # and the F1 of the same dimension on the other half
+    for some in pieces(a.K, C):
+        part = a.only(some)
+        counts = [class_counts(part, y, C, half[part.images]) for half in halves]
         with np.errstate(divide="ignore", invalid="ignore"):
-            f1 = [f1_scores(in_half, of_half), f1_scores(counts - in_half, sizes - of_half)]
+            f1 = [f1_scores(*of_half) for of_half in zip(counts, sizes)]
         f1 = np.nan_to_num(f1)  # (2, C, width)
-        for chooses, judges in (0, 1), (1, 0):
-            best = f1[chooses].argmax(1)[:, None]  # (C, 1)
-            here = np.take_along_axis(f1[chooses], best, 1)[:, 0]
-            there = np.take_along_axis(f1[judges], best, 1)[:, 0]
-            better = here > highest[chooses]
-            highest[chooses] = np.where(better, here, highest[chooses])
-            judged[chooses] = np.where(better, there, judged[chooses])
-    in_both = (of_half > 0) & (of_half < sizes)
-    return np.where(in_both, judged.mean(0), np.nan)
+        best = f1.argmax(2, keepdims=True)
+        highest.append(np.take_along_axis(f1, best, 2))
+        judged.append(np.take_along_axis(f1[::-1], best, 2))
+    best_part = np.concatenate(highest, 2).argmax(2, keepdims=True)
+    f1 = np.take_along_axis(np.concatenate(judged, 2), best_part, 2)
+    in_both = np.min(sizes, axis=0) > 0
+    return np.where(in_both, f1.mean(0)[:, 0], np.nan)
 
 
 def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float | None]:
@@ -716,49 +628,35 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     class and the rest; the surest of their answers counts. Chosen and fitted on one half of the
     images, judged on the other; with very many images and classes, on a random part of both, and
     None where that would be less than an image for each class, or z has fewer than k dimensions.
-    z: (N, K) or Activations; y: (N,), 0 to C - 1.
     """
+    N = len(y)
     C = y.max() + 1
-    enough = probe_images(len(y), C)
+    accuracy = dict.fromkeys(PROBES)
+    enough = min(N // 2, 10_000, 8 * CELLS // (C * max(PROBES)))
     if enough < C:
-        return dict.fromkeys(PROBES)
-    half = random_half(len(y))
-    shuffled = np.random.default_rng(1).permutation(len(y))
-    in_train = half[shuffled]
+        return accuracy
+    shuffled = np.random.default_rng(1).permutation(N)
+    in_train = random_half(N)[shuffled]
     train = shuffled[in_train][:enough]
     test = shuffled[~in_train][:enough]
-
-    chosen = telling_dimensions(z, y, train, max(PROBES))  # (C, most)
-    distinct, place = np.unique(chosen, return_inverse=True)
-    place = place.reshape(chosen.shape)  # numpy's versions differ in its shape
-    images = np.concatenate([train, test])
-    values = torch.from_numpy(read_block(z, images, distinct))
-    fitted = values[: len(train)]  # (train, distinct)
-    scale = fitted.std(0).clamp(min=1e-6)
-    values = (values - fitted.mean(0)) / scale
-
-    of_each = values[:, place]  # (train + test, C, most)
-    of_each = of_each.permute(1, 0, 2)
-    x_train = of_each[:, : len(train)]
-    x_test = of_each[:, len(train) :]
     y_train = torch.from_numpy(y[train])
     y_test = torch.from_numpy(y[test])
-    accuracy = {}
+
+    chosen = telling_dimensions(z, y, train, max(PROBES))  # (C, most)
+    dims, places = np.unique(chosen, return_inverse=True)  # chosen is dims[places]
+    rows = rows_of(z, np.concatenate([train, test]))
+    values = rows.index_select(1, torch.from_numpy(dims)).to_dense()
+    fitted = values[: len(train)]
+    values = (values - fitted.mean(0)) / fitted.std(0).clamp(min=1e-6)
     for k in PROBES:
-        accuracy[k] = None
         if k > z.shape[1]:
-            continue
-        weights = fit_each_class(x_train[..., :k].contiguous(), y_train)
-        bias = weights[:, -1:]
-        answers = x_test[..., :k] @ weights[:, :-1] + bias  # (C, n, 1)
+            break
+        x = values[:, places[:, :k]].transpose(0, 1)  # (C, train + test, k)
+        weights = fit_each_class(x[:, : len(train)], y_train)
+        answers = x[:, len(train) :] @ weights[:, :-1] + weights[:, -1:]  # (C, test, 1)
         right = answers[..., 0].argmax(0) == y_test
         accuracy[k] = 100 * right.float().mean().item()
     return accuracy
-
-
-def probe_images(N: int, C: int) -> int:
-    """Images that the probes are fitted on: half of N, at most 10,000, fewer for many classes."""
-    return min(N // 2, 10_000, 8 * CELLS // (C * max(PROBES)))
 
 
 def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.ndarray:
@@ -766,44 +664,21 @@ def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.nda
 
     z: (N, K) or Activations; y: (N,); the means are of the images `among` these.
     """
-    C = y.max() + 1
-    sizes = np.bincount(y[among], minlength=C)[:, None]
-    others = len(among) - sizes
-    if isinstance(z, Activations):
-        counted = np.isin(np.arange(len(y)), among)
-        sums_of = (
-            (some, class_counts(part, y, C, part.values * counted[part.images]))
-            for some, part in z.parts(C)
-        )
-    else:
-        one_hot = np.eye(C, dtype=np.float32)[y[among]]  # (n, C)
-        sums_of = ((some, one_hot.T @ z[among, some]) for some in pieces(z.shape[1], C))
-    best = np.empty((C, 0))  # the largest differences so far
-    dims = np.empty((C, 0), np.int64)  # and whose they are
-    for some, sums in sums_of:  # (C, width)
-        of_class = sums / sizes.clip(1)
-        of_rest = (sums.sum(0) - sums) / others.clip(1)
-        own = np.arange(some.start, some.stop)  # the numbers of these dimensions
-        best = np.concatenate([best, np.abs(of_class - of_rest)], axis=1)
-        dims = np.concatenate([dims, np.broadcast_to(own, sums.shape)], axis=1)
-        kept = min(most, best.shape[1])
-        order = torch.from_numpy(best).topk(kept).indices.numpy()
-        best = np.take_along_axis(best, order, 1)
-        dims = np.take_along_axis(dims, order, 1)
-    return dims
+    one_hot = F.one_hot(torch.from_numpy(y[among]), int(y.max()) + 1).double()  # (n, C)
+    sizes = one_hot.sum(0)[:, None]
+    sums = (rows_of(z, among).double().T @ one_hot).T  # (C, K)
+    of_class = sums / sizes.clamp(min=1)
+    of_rest = (sums.sum(0) - sums) / (len(among) - sizes).clamp(min=1)
+    difference = (of_class - of_rest).abs()
+    return difference.topk(min(most, z.shape[1])).indices.numpy()
 
 
-def read_block(z: np.ndarray | Activations, images: np.ndarray, dims: np.ndarray) -> np.ndarray:
-    """The values (len(images), len(dims)) of some images in some dimensions."""
+def rows_of(z: np.ndarray | Activations, images: np.ndarray) -> Tensor:
+    """The rows of some images, (n, K): sparse where z is Activations."""
     if not isinstance(z, Activations):
-        return z[np.ix_(images, dims)]
-    # Images that are not asked for all go into one more row, which is cut off at the end.
-    row = np.full(z.N, len(images))
-    row[images] = np.arange(len(images))
-    some = z.only(dims)
-    block = np.zeros((len(images) + 1, len(dims)), np.float32)
-    block[row[some.images], some.dims] = some.values
-    return block[:-1]
+        return torch.from_numpy(z[images])
+    rows = sparse_matrix(z.images, z.dims, z.values, z.shape)
+    return rows.index_select(0, torch.from_numpy(images))
 
 
 def fit_each_class(x: Tensor, y: Tensor, l2=1e-3, steps=10) -> Tensor:
@@ -814,8 +689,7 @@ def fit_each_class(x: Tensor, y: Tensor, l2=1e-3, steps=10) -> Tensor:
     """
     C, n, k = x.shape
     x = F.pad(x, (0, 1), value=1.0)  # (C, n, k + 1)
-    wanted = F.one_hot(y, C).T.to(x.dtype)
-    wanted = wanted[..., None]  # (C, n, 1)
+    wanted = F.one_hot(y, C).T.to(x.dtype)[..., None]  # (C, n, 1)
     penalty = torch.full((k + 1, 1), l2, dtype=x.dtype)
     penalty[-1] = 1e-6  # next to none for the bias
     weights = torch.zeros(C, k + 1, 1, dtype=x.dtype)
@@ -829,45 +703,24 @@ def fit_each_class(x: Tensor, y: Tensor, l2=1e-3, steps=10) -> Tensor:
 
 
 # -------------------------------------------------------------------------- what needs no label
-def scaled(a: Activations) -> np.ndarray:
-    """Strengths (nnz,) such that each dimension's go from 0, of all N images, to 1."""
-    strengths = a.strengths.astype(np.float64)
-    least = np.zeros(a.K)  # an image that a dimension is not active on has 0
-    largest = np.ones(a.K)
-    live = a.n > 0
-    everywhere = a.n == a.N
-    least[everywhere] = strengths[a.start[1:][everywhere] - 1]
-    largest[live] = strengths[a.start[:-1][live]]
-    span = largest - least
-    with np.errstate(divide="ignore", invalid="ignore"):  # of one strength: no scale
-        return (strengths - least[a.dims]) / span[a.dims]
-
-
-def mean_cosine(weights: Tensor, squares: Tensor, h: Tensor) -> np.ndarray:
-    """Mean cosine of all pairs of images, each weighted by the product of their weights: (K,).
-
-    weights: (K, N); squares: their squares; h: (N, d) float64, rows of norm 1. An image makes no
-    pair with itself: the sum over all pairs, |sum_n w_n h_n|^2, is taken without these.
-    """
-    ones = torch.ones(len(h), 1, dtype=h.dtype)  # "@ ones" sums rows, sparse or dense
-    lengths = h.square().sum(1, keepdim=True)  # (N, 1)
-    own_cosines = (squares @ lengths)[:, 0]
-    own_pairs = (squares @ ones)[:, 0]
-    cosines = (weights @ h).square().sum(1) - own_cosines
-    pairs = (weights @ ones)[:, 0].square() - own_pairs
-    score = cosines / pairs
-    return score.where(pairs > 1e-9, torch.nan).numpy()
-
-
-def all_pairs(h: Tensor) -> float:
-    """Mean cosine of all pairs of rows of h (N, d) of norm 1: what random images have."""
-    equal = torch.ones(1, len(h), dtype=h.dtype)
-    return mean_cosine(equal, equal, h).item()
-
-
 def unit_judge(h: np.ndarray) -> Tensor:
     """Features h (N, d) as MonoScore needs them: rows of norm 1 in float64, because sums cancel."""
     return F.normalize(torch.from_numpy(np.array(h, np.float64, order="C")))
+
+
+def mean_cosine(weights: Tensor, h: Tensor) -> np.ndarray:
+    """Mean cosine of all pairs of images, each weighted by the product of their weights: (K,).
+
+    weights: (K, N), sparse or dense; h: (N, d), unit_judge. An image makes no pair with itself: the
+    sum over all pairs, |sum_n w_n h_n|^2, is taken without these.
+    """
+    ones = torch.ones(len(h), 1, dtype=h.dtype)  # "@ ones" sums rows, sparse or dense
+    lengths = h.square().sum(1, keepdim=True)  # (N, 1)
+    squares = weights**2
+    cosines = (weights @ h).square().sum(1) - (squares @ lengths)[:, 0]
+    pairs = (weights @ ones)[:, 0].square() - (squares @ ones)[:, 0]
+    score = cosines / pairs
+    return score.where(pairs > 1e-9, torch.nan).numpy()
 
 
 def mono_score(a: Activations, h: Tensor) -> np.ndarray:
@@ -877,10 +730,16 @@ def mono_score(a: Activations, h: Tensor) -> np.ndarray:
     strengths, each dimension's scaled to [0, 1]; less that of all pairs. The authors (arXiv
     2504.02821) scale activations with their signs and subtract nothing: mono_score_of_authors.
     """
-    values = scaled(a)
-    weights = sparse_matrix(a.dims, a.images, values, a.shape[::-1])
-    squares = sparse_matrix(a.dims, a.images, np.square(values), a.shape[::-1])
-    return mean_cosine(weights, squares, h) - all_pairs(h)
+    strengths = a.strengths.astype(np.float64)
+    first = a.start[a.dims]  # of each entry: the strongest of its list
+    last = a.start[a.dims + 1] - 1
+    everywhere = a.n[a.dims] == a.N  # else the least strength is 0, of the images not on the list
+    least = np.where(everywhere, strengths[last], 0)
+    with np.errstate(divide="ignore", invalid="ignore"):  # of one strength: no scale
+        scaled = (strengths - least) / (strengths[first] - least)
+    weights = sparse_matrix(a.dims, a.images, scaled, (a.K, a.N))
+    equal = torch.ones(1, a.N, dtype=h.dtype)
+    return mean_cosine(weights, h) - mean_cosine(equal, h)
 
 
 def mono_score_of_authors(z: np.ndarray, h: Tensor) -> np.ndarray:
@@ -893,79 +752,62 @@ def mono_score_of_authors(z: np.ndarray, h: Tensor) -> np.ndarray:
         columns = torch.from_numpy(np.array(z[:, some], np.float64))
         least, largest = columns.aminmax(dim=0)
         weights = ((columns - least) / (largest - least)).T  # (k, N), nan of a constant dimension
-        scores.append(mean_cosine(weights, weights.square(), h))
+        scores.append(mean_cosine(weights, h))
     return np.concatenate(scores)
 
 
-def overlaps(a: Activations) -> tuple[np.ndarray, float]:
+def overlaps(a: Activations) -> tuple[np.ndarray, float | None]:
     """How much dimensions overlap: |cosines| of their vectors of N activations ([NCL], Fig. 3c).
 
-    The largest with another dimension, (K,), and the mean of all pairs of live ones, Corr. (The
-    paper's figure shows 20 random features of them.)
+    The largest with another dimension, (K,), and the mean of all pairs of live ones, Corr.
     """
     N, K = a.shape
     norms = np.sqrt(np.bincount(a.dims, np.square(a.values, dtype=np.float64), K)).clip(1e-12)
-    unit = dataclasses.replace(a, values=(a.values / norms[a.dims]).astype(np.float32))
+    values = (a.values / norms[a.dims]).astype(np.float32)
     dense = N * K <= MATRIX
     cost = K
     if dense:
-        every = torch.zeros(N, K)
-        every[unit.images, unit.dims] = torch.from_numpy(unit.values)
+        matrix = torch.zeros(N, K, dtype=torch.float32)
+        matrix[a.images, a.dims] = torch.from_numpy(values)
     else:
-        every = by_image(unit)
-        products = np.bincount(a.dims, every.n[a.images], K)  # of one dimension with all
-        cost = K + products
+        unit = replace(a, values=values)
+        by_image = lists(Entries(a.dims, a.images, values, K, N))  # of each image its dimensions
+        products = np.bincount(a.dims, by_image.n[a.images], K)  # of one dimension with all
+        cost = K + int(products.max())
     largest = np.zeros(K)
     total = 0.0
-    for some, part in progress(unit.parts(cost), "duplicates"):
+    for some in progress(pieces(K, cost), "duplicates"):
+        own = np.arange(some.start, some.stop)
         if dense:
-            cosines = (every[:, some].T @ every).numpy()  # (width, K)
+            cosines = (matrix[:, some].T @ matrix).numpy()  # (width, K)
         else:
-            cosines = products_with_all(part, every)
+            # Two dimensions meet where an image activates both: so each entry of a dimension is
+            # multiplied with all entries of its image.
+            part = unit.only(some)
+            met = by_image.only(part.images)  # a list for each entry of the part
+            cells = part.dims[met.dims] * K + met.images
+            products = part.values[met.dims] * met.values
+            cosines = np.bincount(cells, products, len(own) * K).reshape(len(own), K)
         cosines = np.abs(cosines)
-        rows = np.arange(part.K)
-        cosines[rows, some.start + rows] = 0  # with itself
+        cosines[own - some.start, own] = 0  # with itself
         largest[some] = cosines.max(1)
         total += cosines.sum(dtype=np.float64)
     live = np.count_nonzero(a.n)
     pairs = live * (live - 1)
-    return np.where(a.n > 0, largest, np.nan), total / pairs if pairs else math.nan
-
-
-def by_image(a: Activations) -> Activations:
-    """The same entries, a list for each image of the dimensions that are active on it."""
-    order = np.argsort(a.images, kind="stable")
-    n = np.bincount(a.images, minlength=a.N)
-    return Activations(a.dims[order], a.values[order], starts(n), a.K)
-
-
-def products_with_all(part: Activations, every: Activations) -> np.ndarray:
-    """Scalar products (width, K) of a few dimensions with all. every: the lists by image.
-
-    Two dimensions meet where an image activates both. So each entry of a dimension is multiplied
-    with all entries of its image.
-    """
-    meets = every.n[part.images]  # products that each entry takes part in
-    entry = np.repeat(np.arange(len(meets)), meets)  # of each product: the entry
-    step = np.arange(len(entry)) - starts(meets)[entry]  # 0, 1, ... of this entry
-    other = every.start[part.images[entry]] + step  # of each product: what the entry meets
-    cells = part.dims[entry] * every.N + every.images[other]
-    products = part.values[entry] * every.values[other]
-    return np.bincount(cells, products, part.K * every.N).reshape(part.K, every.N)
+    return np.where(a.n > 0, largest, np.nan), total / pairs if pairs else None
 
 
 # ---------------------------------------------------------------------- all of them, and controls
-@dataclasses.dataclass
+@dataclass
 class Embedding:
     """An embedding z (N, K) and what is known of its N images, None where it is not there."""
 
     z: np.ndarray | Entries
-    labels: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)  # prefix -> (N,)
+    labels: dict[str, np.ndarray] = field(default_factory=dict)  # prefix -> (N,)
     judge: np.ndarray | None = None  # (N, d), features by which MonoScore judges
     judge_name: str = ""
     features: np.ndarray | None = None  # (N, d), h, of which z was made
-    # (N, H, W, 3), (N, 3, H, W) or grey, uint8; look.py: a list of files too
-    images: np.ndarray | list | None = None
+    images: np.ndarray | list | None = None  # (N, H, W, 3), (N, 3, H, W), (N, H, W); or files
     title: str = ""
 
     @property
@@ -977,7 +819,7 @@ class Embedding:
         return self.z.shape[1]
 
 
-@dataclasses.dataclass
+@dataclass
 class Findings:
     """What `interpret` finds of an embedding. The numbers of a second label have its prefix."""
 
@@ -987,6 +829,7 @@ class Findings:
     columns: dict[str, np.ndarray]  # of each dimension, (K,), or (2K,) of half-dimensions
     numbers: dict[str, float | None]  # None: undefined
     controls: dict[str, dict[str, float | None]]  # "shuffled", "head", "rotated": the same numbers
+    directions_of: str  # "h" or "z": what random directions are of
     controlled: int = 0  # for how many dimensions there are random directions
 
 
@@ -994,32 +837,31 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     """Measure an embedding, beside random directions, and its controls. Raises BadInput.
 
     columns, beside of_label's: n, images it is active on; act, their share of all; mean, the sum of
-    strengths on them, divided by the number of all (of a dense dimension whose list reaches 0,
-    counted from its least value); mono, mono_score; duplicate, the largest |cosine| with another
-    dimension.
+    strengths on them, divided by the number of all; mono, mono_score; duplicate, the largest
+    |cosine| with another dimension.
     """
     own_labels = check(e)
     u = unit(e.z)
     if rule == "auto":
         rule = rule_for(u)
     a = activate(u, rule)
-    vectors = None
-    if controls:
-        vectors = Vectors(source_of_directions(e)[0])
-    labels = prepared(own_labels, vectors)
-    judge = None
-    if e.judge is not None:
-        judge = unit_judge(e.judge)
     read = a  # what the probes read: all of z
     if rule != "nonzero":
         read = lists(u) if isinstance(u, Entries) else u
+    vectors = None
+    if controls:
+        vectors = Vectors(e.z if e.features is None else e.features)
+    judge = None if e.judge is None else unit_judge(e.judge)
+    labels = prepared(own_labels, vectors)
     columns, numbers = measure(a, read, labels, judge)
     columns["duplicate"], numbers["corr"] = overlaps(a)
     numbers["duplicate_dims"] = int((columns["duplicate"] > DUPLICATE).sum())
-    numbers["constant_dims"] = int((is_constant(e.z) & (largest_sizes(e.z) > 0)).sum())
+    least, largest = ranges(e.z)
+    numbers["constant_dims"] = int(((least == largest) & (largest != 0)).sum())
     if judge is not None and not isinstance(e.z, Entries):
         numbers["mono_authors"] = mean(mono_score_of_authors(e.z, judge))
-    findings = Findings(a, rule, labels, columns, numbers, {})
+    directions_of = "z" if e.features is None else "h"
+    findings = Findings(a, rule, labels, columns, numbers, {}, directions_of)
     if controls:
         add_controls(findings, e, vectors, read, judge)
     return findings
@@ -1041,8 +883,8 @@ def measure(a: Activations, read, labels: dict[str, Label], judge: Tensor | None
         if read is not None:
             for k, accuracy in sparse_probes(read, label.y).items():
                 of_this[f"probe_{k}"] = accuracy
-        numbers |= {prefix + name: value for name, value in of_this.items()}
         columns |= {prefix + name: column for name, column in found.items()}
+        numbers |= {prefix + name: value for name, value in of_this.items()}
     return columns, numbers
 
 
@@ -1050,9 +892,7 @@ def mean(values) -> float | None:
     """The mean of the values that are defined, neither None nor nan; None where none is."""
     values = np.asarray(values, np.float64)  # None becomes nan
     values = values[np.isfinite(values)]
-    if len(values) == 0:
-        return None
-    return values.mean().item()
+    return values.mean().item() if len(values) else None
 
 
 def activity(a: Activations) -> dict[str, float | None]:
@@ -1063,20 +903,12 @@ def activity(a: Activations) -> dict[str, float | None]:
     """
     numbers = {}
     for share in SHARES:
-        numbers[f"dims_{share}"] = int(is_active_on(a, share).sum())
+        numbers[f"dims_{share}"] = int((a.n >= count_of(share, a.N)).sum())
     numbers["act"] = mean(a.n / a.N)
     numbers["entries"] = len(a.images) / a.N
     numbers["live_dims"] = int((a.n > 0).sum())
     numbers["rare_dims"] = numbers["live_dims"] - numbers[f"dims_{SHARES[0]}"]
     return numbers
-
-
-def is_active_on(a: Activations, share: float) -> np.ndarray:
-    """Which dimensions are active on this share of the images or more, (K,) bool.
-
-    The share is rounded to whole images, as by the rule "top", whose lists just reach it.
-    """
-    return a.n >= count_of(share, a.N)
 
 
 def label_numbers(a: Activations, label: Label, columns: dict) -> dict[str, float | None]:
@@ -1086,12 +918,11 @@ def label_numbers(a: Activations, label: Label, columns: dict) -> dict[str, floa
     above: how many live dimensions are more consistent than 95 % of random directions.
     best_f1: mean of best_dimensions over classes; half_f1: of how many classes it reaches 1/2.
     """
-    numbers = {}
-    for name in "cons", "f1", "phi", "ap":
-        numbers[name] = mean(100 * columns[name])
+    numbers = {name: mean(100 * columns[name]) for name in ("cons", "f1", "phi", "ap")}
     for share in SHARES:
-        numbers[f"cons_{share}"] = mean(100 * columns["cons"][is_active_on(a, share)])
-    often = is_active_on(a, SHARES[0])
+        often = a.n >= count_of(share, a.N)
+        numbers[f"cons_{share}"] = mean(100 * columns["cons"][often])
+    often = a.n >= count_of(SHARES[0], a.N)
     numbers["adjusted"] = mean(100 * columns["adjusted"][often])
     if "lead" in columns:
         numbers["lead"] = mean(100 * columns["lead"][often])
@@ -1104,56 +935,46 @@ def label_numbers(a: Activations, label: Label, columns: dict) -> dict[str, floa
     return numbers
 
 
-def source_of_directions(e: Embedding) -> tuple[np.ndarray | Entries, str]:
-    """What a random head has random directions of, and its name."""
-    if e.features is not None:
-        return e.features, "h"
-    return e.z, "z"
-
-
 def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge) -> None:
-    """Measure the three controls, the mean of DRAWS of each. vectors: of source_of_directions.
+    """Measure the three controls, the mean of DRAWS of each. vectors: of the features, or of z.
 
     Of more than LARGE live dimensions a sample is controlled, in one draw; what hangs on the number
     of candidates (best F1, probes, bits) is then not compared.
     """
     a = findings.activations
-    labels = {}  # without heads: a control is not compared with itself
-    for prefix, label in findings.labels.items():
-        labels[prefix] = dataclasses.replace(label, heads=None)
     draws = DRAWS
+    not_compared = ()  # ends of names of numbers
     live = np.flatnonzero(a.n)
-    findings.controlled = len(live)
     if len(live) > LARGE:
         draws = 1
+        not_compared = "best_f1", "half_f1", "bits"
         live = np.sort(np.random.default_rng(0).choice(live, SAMPLE, replace=False))
-        findings.controlled = SAMPLE
         a = a.only(live)
         read = None
-
-    if labels:
-        shuffled = []
-        for seed in progress(range(draws), "shuffled labels, draws"):
-            order = np.random.default_rng(seed + 1).permutation(a.N)  # with 0 it is random_half's
-            mixed = {}
-            for prefix, label in labels.items():
-                mixed[prefix] = dataclasses.replace(label, y=label.y[order])
-            shuffled.append(measure(a, None, mixed, None)[1])
-        findings.controls["shuffled"] = average(shuffled)
+    findings.controlled = len(live)
+    # Without heads: a control is not compared with itself.
+    labels = {prefix: replace(label, heads=None) for prefix, label in findings.labels.items()}
     sources = {"rotated": vectors}
     if e.features is not None:
         sources = {"head": vectors, "rotated": Vectors(e.z)}
-    for name, source in sources.items():
-        drawn = []
-        for seed in progress(range(1, draws + 1), f"random directions, {name}, draws"):
+
+    drawn = []
+    for seed in progress(range(1, draws + 1), "controls, draws"):
+        found = {}
+        if labels:
+            order = np.random.default_rng(seed).permutation(a.N)  # with seed 0 it is random_half's
+            mixed = {key: replace(label, y=label.y[order]) for key, label in labels.items()}
+            found["shuffled"] = measure(a, None, mixed, None)[1]
+        for name, source in sources.items():
             control, control_read = matched(source, a, read, seed)
-            drawn.append(measure(control, control_read, labels, judge)[1])
-        findings.controls[name] = average(drawn)
-    if read is None:
-        for found in findings.controls.values():
-            for name in list(found):
-                if name.endswith(("best_f1", "half_f1", "bits")):
-                    found[name] = None
+            found[name] = measure(control, control_read, labels, judge)[1]
+        drawn.append(found)
+    for name, numbers in drawn[0].items():
+        average = {}
+        for key in numbers:
+            several = [found[name][key] for found in drawn]
+            average[key] = None if key.endswith(not_compared) else mean(several)
+        findings.controls[name] = average
 
 
 def matched(vectors: Vectors, a: Activations, read, seed: int):
@@ -1162,19 +983,18 @@ def matched(vectors: Vectors, a: Activations, read, seed: int):
     Strengths are the projections; of a sparse z counted from the smallest on the list, as a ReLU
     would. The probes read the directions just as they read z: as sparse as it is, or dense.
     """
-    K = a.K
-    if read is not None:
-        K = max(K, read.shape[1])
+    K = a.K if read is None else max(a.K, read.shape[1])
     basis = vectors.random_basis(K, seed)
     control = along_directions(vectors, basis, a.n, read is a)
     control.halves = a.halves
-    if read is None:
-        return control, None
+    control_read = None
     if read is a:
-        return control, control
-    if isinstance(read, Activations):
-        return control, along_directions(vectors, basis, read.n, True)
-    return control, vectors.along(basis[:, : read.shape[1]]).numpy()
+        control_read = control
+    elif isinstance(read, Activations):
+        control_read = along_directions(vectors, basis, read.n, True)
+    elif read is not None:
+        control_read = vectors.along(basis[:, : read.shape[1]]).numpy()
+    return control, control_read
 
 
 def along_directions(vectors: Vectors, basis: Tensor, n: np.ndarray, from_smallest) -> Activations:
@@ -1184,18 +1004,12 @@ def along_directions(vectors: Vectors, basis: Tensor, n: np.ndarray, from_smalle
     for some in pieces(len(n), vectors.N):
         along = vectors.along(basis[:, some]).T.contiguous()  # (width, N)
         for row, most in zip(along, n[some].tolist()):
-            largest = row.topk(most)
-            strengths = largest.values
+            strengths, places = row.topk(most)
             if from_smallest and most:
                 strengths = strengths - strengths[-1]
-            images.append(largest.indices.numpy())
+            images.append(places.numpy())
             values.append(strengths.numpy())
     return Activations(np.concatenate(images), np.concatenate(values), starts(n), vectors.N)
-
-
-def average(draws: list[dict]) -> dict[str, float | None]:
-    """The mean of each number over several draws."""
-    return {name: mean([draw[name] for draw in draws]) for name in draws[0]}
 
 
 # ------------------------------------------------------------------------------------- printing
@@ -1245,21 +1059,17 @@ def format_number(value: float | int | None, digits: int) -> str:
 
 def table(numbers: dict, controls: dict[str, dict]) -> str:
     """The numbers of an embedding for each of its labels, the controls under them."""
+    columns = COLUMNS
     labels = {prefix: name for prefix, name in LABELS.items() if prefix + "cons" in numbers}
-    heads = list(COLUMNS)
     if not labels:
-        labels[""] = "no labels"
-        heads = [head for head in COLUMNS if COLUMNS[head][0] in OF_THE_WHOLE]
-    rows = [["dimensions", *heads]]
+        columns = {head: COLUMNS[head] for head in COLUMNS if COLUMNS[head][0] in OF_THE_WHOLE}
+        labels = {"": "no labels"}
+    beside = {title: controls[name] for name, title in CONTROLS.items() if name in controls}
+    rows = [["dimensions", *columns]]
     for prefix, label in labels.items():
-        measured = {label: numbers}
-        for name, title in CONTROLS.items():
-            if name in controls:
-                measured[title] = controls[name]
-        for title, found in measured.items():
+        for title, found in {label: numbers, **beside}.items():
             cells = [title]
-            for head in heads:
-                key, digits = COLUMNS[head]
+            for key, digits in columns.values():
                 if key not in OF_THE_WHOLE:
                     key = prefix + key
                 cells.append(format_number(found.get(key), digits))
@@ -1271,19 +1081,16 @@ def beside_directions(numbers: dict, source="h") -> list[str]:
     """How the dimensions stand beside random directions, a line for each label."""
     lines = []
     for prefix, label in LABELS.items():
-        if numbers.get(prefix + "lead") is None:
-            continue
-        live = numbers["live_dims"]
-        lead = numbers[prefix + "lead"]
-        above = numbers[prefix + "above"]
-        by_chance = (1 - USUAL) * live
-        text = (
-            f"{label}: adj. is {lead:+.1f} beside random directions of {source} on as many images;"
-        )
-        text += (
-            f" {above} of {live} live dimensions\n  are more consistent than {100 * USUAL:g} % of"
-        )
-        lines.append(f"{text} them ({by_chance:.0f} would be by chance)")
+        lead = numbers.get(prefix + "lead")
+        if lead is not None:
+            above = numbers[prefix + "above"]
+            live = numbers["live_dims"]
+            by_chance = (1 - USUAL) * live
+            lines.append(
+                f"{label}: adj. is {lead:+.1f} beside random directions of {source} on as many "
+                f"images; {above} of {live} live dimensions\n  are more consistent than "
+                f"{100 * USUAL:g} % of them ({by_chance:.0f} would be by chance)"
+            )
     return lines
 
 
@@ -1294,37 +1101,33 @@ def about_activity(a: Activations, rule: str) -> str:
         return f"active: {share:.3g} % of the entries, |z_k| > {ACTIVE:g} in rows of norm 1"
     share = share_of(rule)
     dimension = "half-dimension" if a.halves else "dimension"
-    text = (
-        f"active: a {dimension} on the {100 * share:g} % of the images where z_k / |z| is largest"
-    )
+    part = f"on the {100 * share:g} % of the images where z_k / |z| is largest"
     each = count_of(share, a.N)
-    if each < 10:
-        text += f", which are {each}: too few to trust (--active top:<share> takes more)"
-    return text
+    doubt = f", which are {each}: too few to trust (--active top:<share> takes more)"
+    return f"active: a {dimension} {part}{doubt if each < 10 else ''}"
 
 
 def about(e: Embedding, findings: Findings) -> str:
     """What was measured, in a few lines."""
     numbers = findings.numbers
     a = findings.activations
+    live = numbers["live_dims"]
     active = about_activity(a, findings.rule)
     lines = [f"{e.title}: {e.N:,} images, {e.K:,} dimensions; {active}"]
-    dimensions = "half-dimensions" if a.halves else "dimensions"
-    dead = f"{a.K - numbers['live_dims']:,} dead {dimensions}"
+    dead = f"{a.K - live:,} dead {'half-' if a.halves else ''}dimensions"
     if numbers["constant_dims"]:
         dead += f" ({numbers['constant_dims']:,} equal on all images)"
     lines.append(
         f"{dead}, {numbers['rare_dims']:,} active on less than 0.1 % of the images, "
         f"{numbers['duplicate_dims']:,} with a |cosine| > {DUPLICATE} to another"
     )
-    _, source = source_of_directions(e)
-    lines += beside_directions(numbers, source)
+    lines += beside_directions(numbers, findings.directions_of)
     if e.judge is None:
         lines.append("no MonoScore: it needs --features or --judge")
     else:
         lines.append(f"MonoScore by {e.judge_name or 'the features'}")
-    if 0 < findings.controlled < numbers["live_dims"]:
-        compared = f"{findings.controlled:,} of {numbers['live_dims']:,} live dimensions"
+    if 0 < findings.controlled < live:
+        compared = f"{findings.controlled:,} of {live:,} live dimensions"
         lines.append(f"controls: of {compared}, one draw; best F1 and probes are not compared")
     return "\n".join(lines)
 
@@ -1332,9 +1135,7 @@ def about(e: Embedding, findings: Findings) -> str:
 def class_name(label: Label, place: int, names: dict[int, str]) -> str:
     """What the class at this place among label.classes is called."""
     own = label.classes[place].item()
-    if isinstance(own, str):
-        return own
-    return names.get(own, f"class {own}")
+    return own if isinstance(own, str) else names.get(own, f"class {own}")
 
 
 def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
@@ -1342,28 +1143,25 @@ def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
     columns = findings.columns
     if "f1" not in columns:
         return ""
-    order = np.argsort(-np.nan_to_num(columns["f1"]), kind="stable")[:most]
     lines = ["dimensions that tell a class best:"]
+    order = np.argsort(-np.nan_to_num(columns["f1"]), kind="stable")[:most]
     for k in order[columns["n"][order] > 0]:
+        dimension = findings.activations.name(k)
         name = class_name(findings.labels[""], columns["best"][k], names)
-        line = f"  {findings.activations.name(k)}: {name}, F1 {100 * columns['f1'][k]:.0f} %"
-        line += f", active on {columns['n'][k]:,} images"
+        f1 = f"F1 {100 * columns['f1'][k]:.0f} %"
+        line = f"  {dimension}: {name}, {f1}, active on {columns['n'][k]:,} images"
         if "better" in columns:
-            line += (
-                f", more consistent than {100 * columns['better'][k]:.0f} % of random directions"
-            )
+            better = 100 * columns["better"][k]
+            line += f", more consistent than {better:.0f} % of random directions"
         lines.append(line)
     return "\n".join(lines)
 
 
 def cell(value: float) -> str:
-    """A number in a csv file: whole ones as they are, others in six digits; empty: undefined."""
-    if math.isnan(value):
-        return ""
-    value = round(float(value), 9)
-    if value.is_integer():
-        return str(int(value))
-    return f"{value:.6g}"
+    """A number in a csv file, of those that are not whole six digits; empty: undefined."""
+    if isinstance(value, np.integer):
+        return str(value)
+    return "" if math.isnan(value) else f"{round(value, 9) + 0.0:.6g}"  # no -0
 
 
 def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = None) -> None:
@@ -1395,12 +1193,11 @@ def check(e: Embedding) -> dict[str, np.ndarray]:
     for prefix, y in e.labels.items():
         labels[prefix] = checked_label(y, e.N, prefix.removesuffix("_") or "y")
     for name, h in (e.judge_name or "the judge", e.judge), ("h", e.features):
-        if h is None:
-            continue
-        dense = not isinstance(h, Entries)
-        need(dense, f"{name} is sparse; features must be dense: save h.toarray()")
-        check_numbers(h, name)
-        need(len(h) == e.N, f"z has {e.N} rows, {name} has {len(h)}")
+        if h is not None:
+            dense = not isinstance(h, Entries)
+            need(dense, f"{name} is sparse; features must be dense: save h.toarray()")
+            check_numbers(h, name)
+            need(len(h) == e.N, f"z has {e.N} rows, {name} has {len(h)}")
     if e.images is not None:
         images = np.shape(e.images)
         need(images[:1] == (e.N,), f"z has {e.N} rows, images has shape {images}")
@@ -1409,29 +1206,11 @@ def check(e: Embedding) -> dict[str, np.ndarray]:
 
 def check_numbers(z: np.ndarray | Entries, what: str) -> None:
     """BadInput unless z is a matrix of finite numbers."""
-    values = values_of(z)
+    values = z.values if isinstance(z, Entries) else z
     need(values.dtype.kind in "fiub", f"{what} is {values.dtype}; it must be numbers")
     need(len(z.shape) == 2, f"{what} has shape {z.shape}; it must be (N, K)")
-    for some in pieces(len(values), z.shape[1]):
-        part = np.asarray(values[some], np.float32)
-        finite = np.isfinite(part).all()
-        need(finite, f"{what} is not finite, near row or entry {some.start}: nan, inf or too large")
-
-
-def values_of(z: np.ndarray | Entries) -> np.ndarray:
-    """The numbers that z (N, K) holds: an array as it is, of Entries (nnz,)."""
-    if isinstance(z, Entries):
-        return z.values
-    return z
-
-
-def largest_sizes(z: np.ndarray | Entries) -> np.ndarray:
-    """The largest |z_k| of each dimension, (K,)."""
-    if not isinstance(z, Entries):
-        return np.maximum(np.max(z, axis=0), -np.min(z, axis=0).astype(np.float64))
-    largest = np.zeros(z.K)
-    np.maximum.at(largest, z.dims, np.abs(z.values))
-    return largest
+    finite = np.isfinite(np.asarray(values, np.float32))
+    need(finite.all(), f"{what} is not finite: nan, inf or too large")
 
 
 def checked_label(y, N: int, what: str) -> np.ndarray:
@@ -1441,9 +1220,7 @@ def checked_label(y, N: int, what: str) -> np.ndarray:
         y = y[:, 0]
     if y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8")
-    remedy = "labels are words, or integers, the number of a class for each image"
-    if y.dtype.kind in "fb" and (y == y.round()).all():
-        remedy += f": save {what}.astype(int)"
+    remedy = "labels are words, or the number of each image's class: save y.astype(int)"
     need(y.dtype.kind in "iuU", f"{what} is {y.dtype}; {remedy}")
     need(y.shape == (N,), f"z has {N} rows, {what} has shape {y.shape}")
     if y.dtype.kind == "i":
@@ -1456,22 +1233,17 @@ def checked_label(y, N: int, what: str) -> np.ndarray:
 
 # ------------------------------------------------------------------------------------- reading
 def read_embedding(
-    path: Path,
-    labels: Path | None = None,
-    features: Path | None = None,
-    judge: Path | None = None,
+    path: Path, labels: Path | None = None, features: Path | None = None, judge: Path | None = None
 ) -> Embedding:
     """The embedding in a run's folder or in a file, with what other files hold of its images.
 
     z: key "z", or the only matrix. y: key "y"; background: a second label; h: features; images.
-    Without a judge the features judge.
-    Raises BadInput, in one line, for what is missing or cannot be used.
+    Without a judge the features judge. Raises BadInput for what is missing or cannot be used.
     """
     source = path
     if path.is_dir():
         source = path / "embeddings.npz"
-        missing = f"{path} has no embeddings.npz: no run, or one that has not finished"
-        need(source.exists(), missing)
+        need(source.exists(), f"{path} has no embeddings.npz: no run, or one that has not finished")
     arrays = read_arrays(source)
     z = the_array(arrays, "z", 2, source, "the embedding z")
     e = Embedding(z, title=path.resolve().name, images=arrays.get("images"))
@@ -1495,14 +1267,16 @@ def read_embedding(
         e.judge = e.features
         e.judge_name = "h, the embedding's own features"
     try:
-        check(e)
+        e.labels = check(e)
         for what, h in (e.judge_name, e.judge), ("h", e.features):
             if h is not None:
                 need((h != h[0]).any(), f"{what}: the features of all images are equal")
-        largest = largest_sizes(e.z).max()
-        need(largest > 0, "z is 0 everywhere, so no dimension is active on any image")
-        need(1e-8 < largest < 1e15, f"the largest |z| is {largest:.3g}; rescale z to about 1")
-        need(not is_constant(e.z).all(), "z is equal on all images, so its dimensions tell nothing")
+        least, largest = ranges(z)
+        size = max(largest.max(), -least.min())
+        need(size > 0, "z is 0 everywhere, so no dimension is active on any image")
+        need(1e-8 < size < 1e15, f"the largest |z| is {size:.3g}; rescale z to about 1")
+        varies = (least != largest).any()
+        need(varies, "z is equal on all images, so its dimensions tell nothing")
     except BadInput as error:
         raise BadInput(f"{source}: {error}") from None
     return e
@@ -1512,10 +1286,11 @@ def the_array(arrays: dict, key: str, axes: int, path: Path, what: str):
     """The array of this key, else the only one with so many axes; BadInput if several or none."""
     if key in arrays:
         return arrays[key]
-    fitting = [a for a in arrays.values() if len(a.shape) == axes]
-    if axes == 1:
-        columns = [a for a in arrays.values() if len(a.shape) == 2 and a.shape[1] == 1]
-        fitting += [a[:, 0] for a in columns if isinstance(a, np.ndarray)]
+    fitting = []
+    for a in arrays.values():
+        is_column = a.shape[1:] == (1,) and not isinstance(a, Entries)
+        if len(a.shape) == axes or (axes == 1 and is_column):
+            fitting.append(a)
     shapes = ", ".join(f"{name or 'array'} {a.shape}" for name, a in arrays.items())
     need(len(fitting) == 1, f"{path}: which array is {what}? There are: {shapes or 'none'}")
     return fitting[0]
@@ -1540,10 +1315,7 @@ def lines_of(path: Path) -> list[str]:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise BadInput(f"{path} cannot be read ({reason})") from None
-    lines = text.replace("\r\n", "\n").split("\n")
-    if lines[-1] == "":
-        lines.pop()
-    return lines
+    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
@@ -1552,14 +1324,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
     Raises BadInput where there is none, or a damaged one. Pickled objects are never read.
     """
     kind = path.suffix.lower()
-    readers = {
-        ".npy": read_npy,
-        ".npz": read_npz,
-        ".pt": read_pt,
-        ".pth": read_pt,
-        ".safetensors": read_safetensors,
-        ".parquet": read_parquet,
-    }
+    readers = dict.fromkeys([".npy", ".npz"], read_numpy)
+    readers |= dict.fromkeys([".pt", ".pth", ".safetensors"], read_torch)
+    readers[".parquet"] = read_parquet
     need(path.exists(), f"{path} is not there")
     need(not path.is_dir(), f"{path} is a folder; give a file of {', '.join(readers)}")
     need(kind in readers, f"{path}: give a run's folder or a file of {', '.join(readers)}")
@@ -1574,53 +1341,45 @@ def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
         raise BadInput(f"{path} cannot be read ({type(error).__name__}: {reason})") from None
 
 
-def read_npy(path: Path) -> dict[str, np.ndarray]:
-    """The array of a .npy file, memory-mapped; nothing is written back to the file."""
-    array = np.load(path, mmap_mode="c", allow_pickle=False)
-    need(isinstance(array, np.ndarray), "it is an archive of arrays; name it .npz")
-    return {"": array}
-
-
-def read_npz(path: Path) -> dict[str, np.ndarray | Entries]:
-    """The arrays of a .npz file; where it has scipy's sparse layout, that matrix as z."""
-    with np.load(path, allow_pickle=False) as archive:
-        arrays = {key: archive[key] for key in archive.files}
+def read_numpy(path: Path) -> dict[str, np.ndarray | Entries]:
+    """The array of a .npy file, memory-mapped, or those of a .npz file, where z may be scipy's."""
+    arrays = np.load(path, mmap_mode="c", allow_pickle=False)  # "c": never written to
+    if isinstance(arrays, np.ndarray):
+        return {"": arrays}
+    need(path.suffix.lower() == ".npz", "it is an archive of arrays; name it .npz")
+    with arrays:
+        arrays = dict(arrays)
     if not {"format", "shape", "data"} <= arrays.keys():
         return arrays
-    of_layout = "format", "shape", "data", "indices", "indptr", "row", "col"
-    others = {key: array for key, array in arrays.items() if key not in of_layout}
-    return {"z": entries_of_scipy(arrays)} | others
-
-
-def entries_of_scipy(arrays: dict[str, np.ndarray]) -> Entries:
-    """What scipy.sparse.save_npz wrote of a CSR, CSC or COO matrix."""
-    kind = arrays["format"].item()
-    if isinstance(kind, bytes):
-        kind = kind.decode()
+    kind = arrays.pop("format").astype(str).item()
+    N, K = arrays.pop("shape").tolist()
+    values = arrays.pop("data")
     need(kind in ("csr", "csc", "coo"), f"its sparse format is {kind}; it must be csr, csc or coo")
-    N, K = (int(side) for side in arrays["shape"])
-    values = arrays["data"]
     if kind == "coo":
-        images, dims = arrays["row"].astype(np.int64), arrays["col"].astype(np.int64)
+        images = arrays.pop("row").astype(np.int64)
+        dims = arrays.pop("col").astype(np.int64)
     else:
-        rows = N if kind == "csr" else K
-        start = arrays["indptr"].astype(np.int64)
-        whole = len(start) == rows + 1 and start[0] == 0 and start[-1] == len(values)
-        need(whole and (np.diff(start) >= 0).all(), "its indptr does not fit its shape and data")
-        outer = np.repeat(np.arange(rows), np.diff(start))
-        inner = arrays["indices"].astype(np.int64)
-        images, dims = (outer, inner) if kind == "csr" else (inner, outer)
-    need(len(images) == len(dims) == len(values), "its indices and data differ in length")
-    if len(values):
-        inside = images.min() >= 0 and images.max() < N and dims.min() >= 0 and dims.max() < K
-        need(inside, f"its indices leave the shape ({N}, {K})")
+        counts = np.diff(arrays.pop("indptr"))  # of each row, or of each column
+        need(len(counts) == (N if kind == "csr" else K), "its indptr does not fit its shape")
+        images = np.repeat(np.arange(len(counts)), counts)
+        dims = arrays.pop("indices").astype(np.int64)
+        if kind == "csc":
+            images, dims = dims, images
+    fits = len(images) == len(dims) == len(values)
+    need(fits, "its indices and data differ in length")
     cells = np.sort(images * K + dims)
+    inside = (images >= 0) & (images < N) & (dims >= 0) & (dims < K)
+    need(inside.all(), f"its indices leave the shape ({N}, {K})")
     need((np.diff(cells) > 0).all(), "an entry occurs twice; call sum_duplicates() before saving")
-    return Entries(images, dims, values, N, K)
+    return {"z": Entries(images, dims, values, N, K)} | arrays
 
 
-def read_pt(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a file of torch.save: one, or a dictionary of them."""
+def read_torch(path: Path) -> dict[str, np.ndarray | Entries]:
+    """The tensors of a .safetensors file, or of torch.save: one, or a dictionary of them."""
+    if path.suffix.lower() == ".safetensors":
+        from safetensors.torch import load_file
+
+        return of_tensors(load_file(path))
     mapped = zipfile.is_zipfile(path)  # files of old versions cannot be
     if mapped:
         damaged = zipfile.ZipFile(path).testzip()  # torch.load would not notice
@@ -1630,13 +1389,6 @@ def read_pt(path: Path) -> dict[str, np.ndarray]:
         saved = {"": saved}
     need(isinstance(saved, dict), "it holds neither a tensor nor a dictionary of tensors")
     return of_tensors(saved)
-
-
-def read_safetensors(path: Path) -> dict[str, np.ndarray]:
-    """The tensors of a .safetensors file."""
-    from safetensors.torch import load_file
-
-    return of_tensors(load_file(path))
 
 
 def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
@@ -1650,55 +1402,33 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
             tensor = tensor.float()
         if tensor.layout == torch.strided:
             arrays[key] = tensor.numpy()
-            continue
-        tensor = tensor.to_sparse_coo().coalesce()
-        images, dims = tensor.indices().numpy()
-        arrays[key] = Entries(images, dims, tensor.values().float().numpy(), *tensor.shape)
+        else:
+            tensor = tensor.to_sparse_coo().coalesce()
+            images, dims = tensor.indices().numpy()
+            arrays[key] = Entries(images, dims, tensor.values().float().numpy(), *tensor.shape)
     return arrays
 
 
 def read_parquet(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a .parquet file that have a number, or as many numbers, in each row."""
+    """The columns of a .parquet file with a number or word, or as many numbers, in each row."""
     import pyarrow.parquet
 
     arrays = {}
-    columns = pyarrow.parquet.read_table(path)
-    for key in columns.column_names:
-        array = array_of_column(columns[key])
-        if array is not None:
+    file = pyarrow.parquet.read_table(path)
+    for key, column in zip(file.column_names, file.columns):
+        array = np.array(None)
+        if column.null_count == 0 and not pyarrow.types.is_struct(column.type):
+            try:
+                array = np.stack(column.to_numpy())
+            except (ValueError, NotImplementedError):  # rows of several lengths, other things
+                pass
+        kind = array.dtype.kind
+        if kind in "iuf" or (kind == "U" and array.ndim == 1):
             arrays[key] = array
         else:  # what else a file may hold: pictures, captions of some images
             wanted = f"column {key} has empty rows, rows of several lengths or no numbers"
             need(key not in ("z", "y", "background", "h"), wanted)
     return arrays
-
-
-def array_of_column(column) -> np.ndarray | None:
-    """A column of a parquet file as (N,) or (N, K); None where its rows are not alike."""
-    from pyarrow import compute, types
-
-    kind = column.type
-    has_lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    if has_lists:
-        kind = kind.value_type
-    is_number = types.is_integer(kind) or types.is_floating(kind)
-    is_word = (types.is_string(kind) or types.is_large_string(kind)) and not has_lists
-    if column.null_count or not (is_number or is_word):
-        return None
-    column = column.combine_chunks()
-    if is_word:
-        return np.array(column.to_pylist())
-    flat = column
-    if has_lists:
-        if len(compute.list_value_length(column).unique()) != 1:
-            return None
-        flat = column.flatten()
-    if flat.null_count:
-        return None
-    array = np.array(flat.to_numpy(zero_copy_only=False))  # a copy, which may be written to
-    if has_lists:
-        array = array.reshape(len(column), -1)
-    return array
 
 
 # ------------------------------------------------------------------------------------- the program
@@ -1725,11 +1455,8 @@ class Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    flags = Parser(
-        prog="interpret.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    form = argparse.RawDescriptionHelpFormatter
+    flags = Parser(prog="interpret.py", description=__doc__, formatter_class=form)
     add = flags.add_argument
     add("source", type=Path, help="a run's folder, or a file with the embedding z (N, K)")
     add("--labels", type=Path, help="a file with labels y (N,)")
@@ -1766,20 +1493,19 @@ def main(argv=None):
     make_folder(out)
     print(f"measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     findings = interpret(e, args.active)
-    printed = table(findings.numbers, findings.controls)
     words = f"{about(e, findings)}\n{tell_most(findings, names)}".rstrip()
-    text = f"{printed}\n{LEGEND}\n\n{words}\n"
+    text = f"{table(findings.numbers, findings.controls)}\n{LEGEND}\n\n{words}\n"
     record = {
         "source": str(args.source),
         "images": e.N,
         "dimensions": e.K,
         "active": findings.rule,
         "judge": e.judge_name or None,
-        "directions_of": source_of_directions(e)[1],
+        "directions_of": findings.directions_of,
         "controlled": findings.controlled,
         "numbers": findings.numbers,
+        **findings.controls,
     }
-    record |= findings.controls
     (out / "interpret.json").write_text(json.dumps(record, indent=1) + "\n")
     (out / "interpret.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
     write_csv(out / "dimensions.csv", findings, names)
@@ -1795,11 +1521,6 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         print("interpret.py: stopped before its end", file=sys.stderr)
         sys.exit(130)
-    except (BadInput, OSError, MemoryError, RuntimeError) as error:
-        # Where memory is short, numpy raises a MemoryError, torch a RuntimeError.
-        no_memory = isinstance(error, MemoryError) or "can't allocate memory" in str(error)
-        if isinstance(error, RuntimeError) and not no_memory:
-            raise
-        hint = "out of memory: " if no_memory else ""
-        print(f"interpret.py: {hint}{' '.join(str(error).split())[:400]}", file=sys.stderr)
+    except (BadInput, OSError) as error:
+        print(f"interpret.py: {' '.join(str(error).split())[:400]}", file=sys.stderr)
         sys.exit(2)

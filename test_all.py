@@ -6207,13 +6207,6 @@ def sheets_of(page):
     return re.findall('class="sheet">(.*?)</script>', page)
 
 
-def test_chance_is_exceeded_by_a_twentieth():
-    (label,) = interpret.truths({"": np.arange(40) % 2}).values()
-    high = look.label_arrays(label, 0)["high0"]
-    # Of 3 images all are alike in 23 % of draws; of 6 all in 2 %, five or more in 18 %.
-    assert high[[2, 5]] == pytest.approx([1, 5 / 6])
-
-
 class Toy:
     """A run of 40 dark and 40 bright images that was not trained, its embedding and its page."""
 
@@ -6352,7 +6345,7 @@ def test_partners_share_so_many_images(toy, rows):
 
 def test_what_is_never_met_is_most_expected_first():
     z = np.eye(12)[np.repeat(np.arange(12), np.arange(1, 13))]  # on 1, 2, …, 12 images
-    found = look.partners(interpret.nonzero(z))["never"]
+    found = look.partners(interpret.activate(interpret.unit(z), "nonzero"))["never"]
     assert found[0].tolist() == [11, 10, 9, 8, 7, 6, 5, 4]
     assert found[11].tolist() == [10, 9, 8, 7, 6, 5, 4, 3]
 
@@ -6481,10 +6474,15 @@ def test_a_signed_sparse_page_has_half_dimensions(tmp_path):
     assert "\n-0," in (tmp_path / "dimensions.csv").read_text()
 
 
+# Rows of one direction and several lengths: z differs, z / |z| does not.
+COLLAPSED = np.outer(2.0 ** (np.arange(60) % 4), np.ones(3))
+
+
 def test_a_page_of_a_collapsed_embedding_is_written(looked_at):
-    images = np.zeros((9, 8, 8, 3), np.uint8)
-    _, meta, _ = looked_at(z=np.ones((9, 3), np.float32), images=images)
+    images = np.zeros((60, 8, 8, 3), np.uint8)
+    _, meta, arrays = looked_at(z=COLLAPSED, images=images, y=LABELS)
     assert meta["tile"] is not None
+    assert not arrays["0n"].any()
 
 
 def test_a_dense_page_has_half_dimensions(looked_at):
@@ -6525,8 +6523,7 @@ def test_sparse_and_dense_pages_are_alike(looked_at, tmp_path):
     _, _, sparse = looked_at("--labels", tmp_path / "y.npy", **coo)
     assert dense.keys() - sparse.keys() == {"0near", "0close"}  # by the judge, which is not there
     for name, array in sparse.items():
-        if "untrained" not in name:  # which has other random directions
-            assert array == pytest.approx(dense[name], abs=1e-5, nan_ok=True), name
+        assert array == pytest.approx(dense[name], abs=1e-5, nan_ok=True), name
 
 
 def test_a_run_keeps_its_own_class_names(tmp_path):
@@ -6545,10 +6542,10 @@ def test_a_decoded_folder_names_its_classes(tmp_path):
 
 
 def test_names_are_of_the_first_who_knows():
-    unknown = look.Source(Path(), Path(), None, {"": []})
-    known = look.Source(Path(), Path(), None, {"": ["ant", "bee"]})
-    assert look.first_known([unknown, known], "") == ["ant", "bee"]
-    assert look.first_known([unknown], "") == []
+    unknown = look.Source(Path(), Path(), None, {"": {}})
+    known = look.Source(Path(), Path(), None, {"": {0: "ant", 1: "bee"}})
+    assert look.first_known([unknown, known], "") == {0: "ant", 1: "bee"}
+    assert look.first_known([unknown], "") == {}
 
 
 @pytest.fixture
@@ -6599,6 +6596,31 @@ def test_dimensions_csv_names_classes_by_their_numbers(numbered, tmp_path):
     assert row["name"] == "acfg"[best]
 
 
+OWN_CLASSES = {  # in their order, and what the page calls them
+    "words": (["2", "<b>", "añt", "x y"], ["2", "<b>", "añt", "x y"]),
+    "large": (
+        [0, 7, 2**60, 2**60 + 1],
+        ["class 0", "class 7", f"class {2**60}", f"class {2**60 + 1}"],
+    ),
+}
+
+
+@pytest.mark.parametrize("classes, names", OWN_CLASSES.values(), ids=OWN_CLASSES)
+def test_a_page_names_classes_of_any_kind(looked_at, tmp_path, classes, names):
+    _, meta, arrays = looked_at(z=sparse_matrix(), y=np.array(classes)[LABELS])
+    assert meta["labels"] == [names]
+    assert np.array_equal(arrays["label0"], LABELS)
+    with open(tmp_path / "page/dimensions.csv", encoding="utf-8") as file:
+        row = next(csv.DictReader(file))
+    assert row["best"] == str(classes[arrays["0best"][int(row["dimension"])]])
+
+
+def test_names_are_cut_at_newlines_alone(looked_at, tmp_path):
+    (tmp_path / "names.txt").write_bytes("\ufeffa\u2028b\r\nc\x0cd\ne\nf".encode())
+    _, meta, _ = looked_at("--classes", tmp_path / "names.txt", z=sparse_matrix(), y=LABELS)
+    assert meta["labels"] == [["a\u2028b", "c\x0cd", "e", "f"]]
+
+
 def test_a_page_knows_classes_by_own_numbers(toy):
     arrays = dict(np.load(toy.root / "toy.npz"))
     for key in ("y_train", "y_test"):
@@ -6622,6 +6644,17 @@ def test_runs_on_the_same_images_stand_side_by_side(tmp_path, same):
     assert len(contents(page)[0]["runs"]) == 1 + same
 
 
+def test_files_of_one_name_keep_their_own_pages(tmp_path):
+    sources = tmp_path / "first/a.npy", tmp_path / "second/a.npy"
+    for source in sources:
+        source.parent.mkdir()
+        np.save(source, sparse_matrix())
+    look.main([str(sources[0])])
+    look.main([str(source) for source in sources])
+    for source in sources:
+        assert (source.parent / "a.npy-interpret/look.html").exists()
+
+
 def test_two_sources_of_one_name_are_refused(tmp_path):
     for name in "first", "second":
         (tmp_path / name).mkdir()
@@ -6631,15 +6664,66 @@ def test_two_sources_of_one_name_are_refused(tmp_path):
     assert "two sources have one name" in message
 
 
-def test_a_page_has_the_untrained_dictionary(looked_at):
+HEADS = {"z": "rotated", "the features": "head"}  # directions of: the control
+
+
+@pytest.fixture(params=HEADS)
+def compared(looked_at, request):
+    """A page without and with features: what its directions are of, meta, arrays; and findings."""
     z = sparse_matrix()
-    _, meta, arrays = looked_at(z=z, y=LABELS)
-    found = interpret.interpret(interpret.Embedding(z, {"": LABELS}))
-    live = found.untrained["n"] > 0
-    for name in "n", "cons", "f1":
-        assert np.allclose(arrays["0untrained_" + name], found.untrained[name][live])
-    best = found.controls["untrained"]["best_f1"]
-    assert meta["runs"][0]["untrained"]["best_f1"] == pytest.approx(best)
+    h = None
+    arrays = {}
+    if request.param == "the features":
+        h = np.random.default_rng(3).normal(size=(N_IMAGES, 5)).astype(np.float32)
+        arrays = {"h": h}
+    e = interpret.Embedding(z, {"": LABELS}, features=h)
+    _, meta, found = looked_at(z=z, y=LABELS, **arrays)
+    return request.param, meta["runs"][0], found, interpret.interpret(e)
+
+
+def test_a_page_has_the_random_heads_numbers(compared):
+    directions, facts, _, findings = compared
+    control = findings.controls[HEADS[directions]]
+    assert facts["directions"] == directions
+    assert facts["control_name"] == interpret.CONTROLS[HEADS[directions]]
+    for name in "cons", "f1", "best_f1", "probe_8":
+        assert facts["control"][name] == pytest.approx(control[name])
+    assert facts["metrics"]["above"] == findings.numbers["above"]
+
+
+def compared_plainly(label, n):
+    """Of n images: Cons. by chance and of random directions, as a page has it, one n at a time."""
+    own = [heads[n - 1] for heads in label.heads]
+    return {
+        "chance": label.chance[n - 1],
+        "high": label.high[n - 1],
+        "head": np.mean(own),
+        "head_low": np.percentile(own, 5),
+        "head_high": np.percentile(own, 95),
+    }
+
+
+def test_a_pages_curves_are_of_chance_and_directions(compared):
+    _, _, arrays, findings = compared
+    for i, n in enumerate(arrays["counts"]):
+        for name, value in compared_plainly(findings.labels[""], n).items():
+            assert arrays[f"0{name}_curve"][i] == pytest.approx(value)
+
+
+def test_a_dimension_is_compared_at_its_own_number(compared):
+    _, _, arrays, findings = compared
+    for k in np.flatnonzero(arrays["0n"]):
+        for name, value in compared_plainly(findings.labels[""], arrays["0n"][k]).items():
+            assert arrays[f"0{name}"][k] == pytest.approx(value)
+        assert arrays["0better"][k] == pytest.approx(findings.columns["better"][k])
+
+
+@pytest.mark.parametrize("N", [2, 60, 10**6])
+def test_curves_go_from_one_image_to_all(N):
+    counts = look.counts_of_curves(N)
+    assert (counts[0], counts[-1]) == (1, N)
+    assert len(counts) <= look.CURVE
+    assert counts[:10].tolist() == list(range(1, min(N, 10) + 1))
 
 
 @pytest.mark.parametrize("told", [0, 1], ids=["class", "background"])
@@ -6716,11 +6800,12 @@ def test_other_pictures_are_other_images():
     assert not look.same_images(one, interpret.Embedding(np.eye(3), images=images + 1))
 
 
-def test_a_page_knows_base_rates_and_chance():
-    (label,) = interpret.truths({"": np.array([0, 0, 2, 0, 2, 2, 2, 5])}).values()
-    found = look.label_arrays(label, 0)
-    assert found["base0"].tolist() == [3, 4, 1]
-    assert found["chance0"][[0, -1]] == pytest.approx([1, 0.5])
+def test_a_page_knows_base_rates_and_chance(looked_at):
+    y = np.array([0, 0, 2, 0, 2, 2, 2, 5])
+    _, _, arrays = looked_at(z=np.eye(8), y=y)
+    assert arrays["base0"].tolist() == [3, 4, 1]
+    assert arrays["counts"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert arrays["0chance_curve"][[0, -1]] == pytest.approx([1, 0.5])
 
 
 @pytest.mark.parametrize("mono, most", [([np.nan, 0.1, 0.2], 2), (None, 1)])
@@ -6729,7 +6814,8 @@ def test_without_labels_mono_or_mean_interests(monkeypatch, mono, most):
     columns = {"mean": np.array([1, 3, 2])}
     if mono:
         columns["mono"] = np.array(mono)
-    assert look.of_most_interest(SimpleNamespace(columns=columns), {}).tolist() == [most]
+    findings = SimpleNamespace(columns=columns, labels={})
+    assert look.of_most_interest(findings).tolist() == [most]
 
 
 NOT_SHOWN = {
@@ -6740,7 +6826,7 @@ NOT_SHOWN = {
     "--images z.npy": "which array is the images?",
     "--images float.npy": "must be uint8",
     "--classes names.txt": "names classes, but there are no labels y",
-    "other.npy": "give --out",
+    "--labels y.npy --classes latin.txt": "latin.txt cannot be read (it is not UTF-8)",
     "missing.npy": "missing.npy is not there",
 }
 
@@ -6749,10 +6835,11 @@ NOT_SHOWN = {
 def files_to_look_at(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("z.npy", sparse_matrix())
-    np.save("other.npy", sparse_matrix())
     np.save("few.npy", np.zeros((3, 8, 8), np.uint8))
     np.save("float.npy", np.zeros((60, 8, 8)))
+    np.save("y.npy", LABELS)
     Path("names.txt").write_text("one\n")
+    Path("latin.txt").write_bytes(b"caf\xe9\n" * 4)
     for name in "noise", "empty", "depth":
         Path(name).mkdir()
     for i in range(60):
@@ -6983,7 +7070,16 @@ def test_each_live_dimension_has_a_card(overview):
     assert f"{dead} dead" in browser.page.inner_text("main")
 
 
-SORTED = {"bits": -1, "cons": -1, "f1": -1, "ap": -1, "entropy": 1, "act": -1, "mean": -1}
+SORTED = {
+    "bits": -1,
+    "cons": -1,
+    "better": -1,
+    "f1": -1,
+    "ap": -1,
+    "entropy": 1,
+    "act": -1,
+    "mean": -1,
+}
 
 
 @pytest.mark.slow
@@ -7004,13 +7100,39 @@ def test_cards_are_filtered_by_numbers(overview):
 
 
 @pytest.mark.slow
-def test_the_plot_has_the_untrained_dimensions(overview):
-    browser, _ = overview
-    browser.page.click("#measure >> text=F1")
-    browser.wait()
-    _, arrays = contents((browser.folder / "look.html").read_text(encoding="utf-8"))
-    assert browser.page.locator("svg .null").count() == len(arrays["0untrained_n"])
-    assert "untrained" in browser.page.inner_text(".legend")
+@pytest.mark.parametrize("address", ["label=0", "label=0&run=1", "label=1"])
+def test_the_plot_has_the_curves_of_the_run_shown(browser, address):
+    browser.at(address)
+    meta, arrays = contents((browser.folder / "look.html").read_text(encoding="utf-8"))
+    run = "1" if "run" in address else "0"
+    prefix = "background_" if address == "label=1" else ""
+    script = """curve => curve.getAttribute("points").split(" ").map(point => point.split(","))"""
+    for name in "chance", "high", "head":
+        points = browser.page.eval_on_selector(f"svg .curve.{name}", script)
+        x, y = np.array(points, float).T
+        # Both axes are logarithmic: what is drawn is a line of what is meant.
+        assert np.corrcoef(x, np.log(arrays["counts"]))[0, 1] > 0.9999
+        values = arrays[f"{run}{prefix}{name}_curve"]
+        assert np.corrcoef(-y, np.log(values))[0, 1] > 0.999
+    assert browser.page.locator("svg .band").count() == 1
+    name = meta["runs"][int(run)]["name"]
+    assert f"random directions of the features of {name}" in browser.page.inner_text(".legend")
+
+
+@pytest.mark.slow
+def test_the_plot_of_f1_has_no_curves(browser):
+    browser.at("label=0&plot=f1")
+    assert browser.page.locator("svg .curve, svg .band").count() == 0
+    assert "directions" not in browser.page.inner_text(".legend")
+
+
+@pytest.mark.slow
+def test_a_card_says_its_share_of_directions(overview):
+    browser, live = overview
+    better = {row["dimension"]: row["better"] for row in live}
+    for k in browser.cards()[:5]:  # those further down are not laid out
+        share = browser.page.evaluate("x => about(x)", better[k])
+        assert f"above {share} of random directions" in browser.card(k)
 
 
 @pytest.mark.slow
@@ -7134,7 +7256,7 @@ def planted(browser, tmp_path_factory):
     y = np.arange(80) % 4
     background = np.arange(80) // 4 % 2
     z = np.zeros((80, 8))
-    z[:, 7] = 1
+    z[:, 7] = 1 + y / 10  # a constant dimension would be dead
     z[y == 0, 0] = 1
     for c, n in (0, 15), (1, 15):
         z[np.flatnonzero(y == c)[:n], 1] = 1
@@ -7175,6 +7297,7 @@ CARDS = {
     "chance": (5, "chance 100 %"),
     "a rate": (3, "on 50 % of images"),
     "one image": (5, "on 1 image"),
+    "random directions": (5, "above 0.0 % of random directions"),
     "the best class by F1": (0, "F1 for cat 100 %"),
     "what names no dimension": (6, "emu 71 %"),
 }
@@ -7319,8 +7442,8 @@ def test_a_page_without_images_works_too(browser, tmp_path, address):
 @pytest.mark.parametrize("address", ["all", "dim=0", "label=1"])
 def test_a_page_without_live_dimensions_opens(browser, tmp_path, address):
     y = np.arange(60) % 3
-    np.savez(tmp_path / "collapsed.npz", z=np.ones((60, 3)), y=y, background=y % 2)
-    look.main([str(tmp_path / "collapsed.npz"), "--active", "top:0.01", "--out", str(tmp_path)])
+    np.savez(tmp_path / "collapsed.npz", z=COLLAPSED, y=y, background=y % 2)
+    look.main([str(tmp_path / "collapsed.npz"), "--out", str(tmp_path)])
     text = browser.at(address, folder=tmp_path)
     assert "No image activates any dimension" in text or "is dead" in text
 
@@ -7356,7 +7479,7 @@ def test_no_name_is_within_chance(browser):
     browser.page.goto((ROOT / "assets" / "example.html").as_uri())
     browser.wait()
     script = """() => {
-        const within = (d, q) => Math.fround(commonest(d, q).share) <= A["high" + q][d.n - 1];
+        const within = (d, q) => Math.fround(commonest(d, q).share) <= labelled(d, "high", q);
         const wrong = (d, q) => named_after(d, q).length > 0 && within(d, q);
         return runs.flatMap(u => M.labels.flatMap((_, q) => live(u.r).filter(d => wrong(d, q))));
     }"""
