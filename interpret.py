@@ -348,8 +348,9 @@ class Vectors:
         self.N, self.d = vectors.shape
         self.sparse = isinstance(vectors, Entries)
         if not self.sparse:
-            centred = vectors - np.mean(vectors, axis=0, dtype=np.float64)
-            self.rows = F.normalize(torch.from_numpy(centred.astype(np.float32)))
+            centre = np.mean(vectors, axis=0, dtype=np.float64).astype(np.float32)
+            rows = np.asarray(vectors, np.float32) - centre
+            self.rows = F.normalize(torch.from_numpy(rows))
             return
         # Centred rows r - c would not be sparse: their products and norms follow from r's and c's.
         values = vectors.values.astype(np.float32)
@@ -966,7 +967,7 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
             mixed = {key: replace(label, y=label.y[order]) for key, label in labels.items()}
             found["shuffled"] = measure(a, None, mixed, None)[1]
         for name, source in sources.items():
-            control, control_read = matched(source, a, read, seed)
+            control, control_read = matched(source, a, findings.rule, read, seed)
             found[name] = measure(control, control_read, labels, judge)[1]
         drawn.append(found)
     for name, numbers in drawn[0].items():
@@ -977,7 +978,7 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
         findings.controls[name] = average
 
 
-def matched(vectors: Vectors, a: Activations, read, seed: int):
+def matched(vectors: Vectors, a: Activations, rule: str, read, seed: int):
     """A random direction for each dimension of a, active on as many images; what probes read.
 
     Strengths are the projections; of a sparse z counted from the smallest on the list, as a ReLU
@@ -985,7 +986,7 @@ def matched(vectors: Vectors, a: Activations, read, seed: int):
     """
     K = a.K if read is None else max(a.K, read.shape[1])
     basis = vectors.random_basis(K, seed)
-    control = along_directions(vectors, basis, a.n, read is a)
+    control = along_directions(vectors, basis, a.n, rule == "nonzero")
     control.halves = a.halves
     control_read = None
     if read is a:
@@ -1521,6 +1522,9 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         print("interpret.py: stopped before its end", file=sys.stderr)
         sys.exit(130)
-    except (BadInput, OSError) as error:
+    except (BadInput, OSError, MemoryError, RuntimeError) as error:
+        # Where memory is short, numpy raises a MemoryError, torch a RuntimeError.
+        if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
+            raise
         print(f"interpret.py: {' '.join(str(error).split())[:400]}", file=sys.stderr)
         sys.exit(2)

@@ -2887,7 +2887,7 @@ def test_a_control_has_the_dimensions_numbers_of_images(z, rule):
     if rule != "nonzero":
         read = interpret.lists(u) if isinstance(u, interpret.Entries) else u
     vectors = interpret.Vectors(e.features)
-    control, of_probes = interpret.matched(vectors, a, read, seed=3)
+    control, of_probes = interpret.matched(vectors, a, rule, read, seed=3)
     assert np.array_equal(control.n, a.n)
     assert control.halves == a.halves
     assert of_probes.shape == read.shape
