@@ -28,7 +28,7 @@ Controls, for what is no function of n alone, each the mean of five draws:
                   those where it is largest
     rotated       the same with directions of z itself: other axes of the same embedding
 
-Files: .npy, .npz, .pt, .safetensors, .parquet, and scipy's sparse .npz. Into --out go the printed
+Files: .npy, .npz, .pt, .safetensors, and scipy's sparse .npz. Into --out go the printed
 table, interpret.json with every number and dimensions.csv with every dimension.
 
 [NCL] arXiv 2403.12459. [BayesNCL] arXiv 2605.28441. MonoScore: arXiv 2504.02821.
@@ -37,6 +37,7 @@ table, interpret.json with every number and dimensions.csv with every dimension.
 import argparse
 import csv
 import functools
+import itertools
 import json
 import math
 import sys
@@ -57,7 +58,7 @@ SHARES = 0.001, 0.01, 0.05  # Cons. is also given of dimensions active on so man
 DUPLICATE = 0.9  # a dimension with a larger |cosine| to another one is a duplicate
 PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 EXACT = 100  # images: chance of so many and fewer is exact
-ORDERS = 2000  # random orders behind chance of more images
+ORDERS = 2000  # random orders behind chance of more images; above 50,000 images fewer
 DIRECTIONS = 1000  # random directions behind the curves of a random head; of many images 200
 USUAL = 0.95  # a dimension stands out that is more consistent than this share of them
 DRAWS = 5  # of each control
@@ -89,10 +90,11 @@ def progress(items, what: str):
         yield item
 
 
-def pieces(total: int, cost: int) -> list[slice]:
+def pieces(total: int, cost: int | np.ndarray) -> list[slice]:
     """0, 1, ..., total - 1, cut so that a piece holds about CELLS numbers: `cost` for each one."""
-    step = max(1, CELLS // cost)
-    return [slice(first, min(first + step, total)) for first in range(0, total, step)]
+    so_far = np.cumsum(np.broadcast_to(cost, total)) - 1
+    cuts = np.flatnonzero(np.diff(so_far // CELLS)) + 1
+    return [slice(*ends) for ends in itertools.pairwise([0, *cuts.tolist(), total])]
 
 
 # ------------------------------------------------------------------- the lists of active images
@@ -161,10 +163,13 @@ def starts(n: np.ndarray) -> np.ndarray:
 
 def lists(entries: Entries, halves=False) -> Activations:
     """Sort entries by dimension, and within a dimension the strongest first."""
-    order = np.lexsort((-np.abs(entries.values), entries.dims))
-    values = entries.values[order].astype(np.float32)
+    values = entries.values.astype(np.float32)
+    # One number to sort by: the dimension in its upper half, and in its lower half the bits of the
+    # strength, which as an integer grow with it. numpy's lexsort takes ten times as long.
+    bits = torch.from_numpy(np.abs(values)).view(torch.int32)
+    order = ((torch.from_numpy(entries.dims) << 32) - bits).argsort(stable=True).numpy()
     n = np.bincount(entries.dims, minlength=entries.K)
-    return Activations(entries.images[order], values, starts(n), entries.N, halves)
+    return Activations(entries.images[order], values[order], starts(n), entries.N, halves)
 
 
 # ------------------------------------------------------------------------- what counts as active
@@ -203,8 +208,9 @@ def ranges(z: np.ndarray | Entries) -> tuple[np.ndarray, np.ndarray]:
     has_zero = np.bincount(z.dims, minlength=z.K) < z.N
     least = np.where(has_zero, 0, np.inf)
     largest = np.where(has_zero, 0, -np.inf)
-    np.minimum.at(least, z.dims, z.values)
-    np.maximum.at(largest, z.dims, z.values)
+    values = z.values.astype(np.float64)  # of one kind with least: else numpy is ten times slower
+    np.minimum.at(least, z.dims, values)
+    np.maximum.at(largest, z.dims, values)
     return least, largest
 
 
@@ -273,16 +279,21 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
 def running_consistency(y: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Of the first 1, 2, ..., N images of an order the share of their commonest class, (N,).
 
-    y: (N,), 0, 1, ...; order: (N,), a permutation of the images
+    y: (N,), 0, 1, ... (`small`); order: (N,), a permutation of the images
     """
-    labels = y[order].astype(np.min_scalar_type(y.max()))  # numpy sorts small integers faster
-    numbers = np.arange(len(y))
+    labels = y[order]
+    numbers = np.arange(1, len(y) + 1)
     by_class = np.argsort(labels, kind="stable")  # the places of class 0, then of class 1, ...
     sizes = np.bincount(labels)
     first = np.repeat(starts(sizes)[:-1], sizes)  # where the class begins in by_class
     so_far = np.empty_like(numbers)  # how many images up to here have this one's class
-    so_far[by_class] = numbers - first + 1
-    return np.maximum.accumulate(so_far) / (numbers + 1)
+    so_far[by_class] = numbers - first
+    return np.maximum.accumulate(so_far, out=so_far) / numbers
+
+
+def small(y: np.ndarray) -> np.ndarray:
+    """Labels in the smallest kind of integer, which numpy sorts ten times as fast."""
+    return y.astype(np.min_scalar_type(y.max()))
 
 
 def exact_chance(sizes: np.ndarray, most: int) -> np.ndarray:
@@ -298,15 +309,15 @@ def exact_chance(sizes: np.ndarray, most: int) -> np.ndarray:
     size = sizes[:, None]
     i = np.arange(most + 1)
     logs = log_choose(size, i) + i * math.log(p) + (size - i).clip(0) * math.log1p(-p)
-    of_classes = np.exp(logs)  # (C, most + 1), P(i of a class's images)
-    within = []  # [m][n]: P(n images, of no class more than m)
-    for m in range(most + 1):
-        row = np.ones(1)
-        for of_class in np.where(i <= m, of_classes, 0):
-            row = np.convolve(row, of_class)[: most + 1]
-        within.append(row)
+    within = np.zeros((most + 1, most + 1))  # [m, n]: P(n images, of no class more than m)
+    within[:, 0] = 1
+    for of_class in np.exp(logs):  # (most + 1,), P(0, 1, ... of this class)
+        fewer = within  # without this class
+        within = np.zeros_like(fewer)
+        for j, p_of_j in enumerate(of_class):
+            within[j:, j:] += p_of_j * fewer[j:, : most + 1 - j]
     # The expected count of the commonest class is the sum of P(more than m).
-    largest = np.sum(1 - np.array(within) / within[most], axis=0)
+    largest = np.sum(1 - within / within[most], axis=0)
     return largest[1:] / i[1:]
 
 
@@ -326,16 +337,17 @@ def chance_curve(sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
     sizes: how many images each class has, sorted, which is all that chance hangs on
     """
-    y = np.repeat(np.arange(len(sizes)), sizes)
+    y = small(np.repeat(np.arange(len(sizes)), sizes))
     random = np.random.default_rng(0)
     total = np.zeros(len(y))
     first_curves = []
-    for i in progress(range(ORDERS), "chance, random orders"):
+    orders = max(200, min(ORDERS, 100_000_000 // len(y)))
+    for i in progress(range(orders), "chance, random orders"):
         curve = running_consistency(y, random.permutation(len(y)))
         total += curve
         if i < 200:
             first_curves.append(curve.astype(np.float32))
-    mean = total / ORDERS
+    mean = total / orders
     exact = min(EXACT, len(y))
     mean[:exact] = exact_chance(np.array(sizes), exact)
     return mean, np.quantile(first_curves, USUAL, axis=0)
@@ -353,25 +365,39 @@ class Vectors:
             self.rows = F.normalize(torch.from_numpy(rows))
             return
         # Centred rows r - c would not be sparse: their products and norms follow from r's and c's.
-        values = vectors.values.astype(np.float32)
-        self.rows = sparse_matrix(vectors.images, vectors.dims, values, vectors.shape)
+        by_image = vectors.take(np.argsort(vectors.images, kind="stable"))
+        self.dims = torch.from_numpy(by_image.dims)
+        self.values = torch.from_numpy(by_image.values.astype(np.float32))
+        self.start = torch.from_numpy(starts(np.bincount(by_image.images, minlength=self.N)))
         centre = np.bincount(vectors.dims, vectors.values, self.d) / self.N
         self.centre = torch.from_numpy(centre.astype(np.float32))
-        squares = torch.from_numpy(np.bincount(vectors.images, np.square(values), self.N))
-        squares = squares - 2 * (self.rows @ self.centre) + self.centre @ self.centre
+        squares = np.bincount(vectors.images, np.square(vectors.values, dtype=np.float64), self.N)
+        products = self.of_rows(self.centre[:, None])[:, 0]
+        squares = torch.from_numpy(squares) - 2 * products + self.centre @ self.centre
         self.norms = squares.clamp(min=1e-24).sqrt().to(torch.float32)
+
+    def of_rows(self, basis: Tensor) -> Tensor:
+        """The products of sparse rows, not centred, with directions (d, D): (N, D)."""
+        return F.embedding_bag(
+            self.dims,
+            basis,
+            self.start,
+            mode="sum",
+            per_sample_weights=self.values,
+            include_last_offset=True,
+        )
 
     def along(self, basis: Tensor) -> Tensor:
         """Their projections on directions (d, D): (N, D)."""
         if not self.sparse:
             return self.rows @ basis
-        return (self.rows @ basis - self.centre @ basis) / self.norms[:, None]
+        return (self.of_rows(basis) - self.centre @ basis) / self.norms[:, None]
 
     def random_basis(self, directions: int, seed: int) -> Tensor:
         """Random unit directions, (d, directions)."""
         draw = torch.Generator().manual_seed(seed)
         basis = torch.randn(self.d, directions, generator=draw, dtype=torch.float32)
-        return F.normalize(basis, dim=0)
+        return basis.div_(basis.norm(dim=0))
 
 
 def sparse_matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape) -> Tensor:
@@ -389,6 +415,7 @@ def head_curves(vectors: Vectors, ys: list[np.ndarray]) -> list[np.ndarray]:
     directions = max(200, min(DIRECTIONS, 10_000_000 // vectors.N))
     basis = vectors.random_basis(directions, seed=0)
     curves = [np.empty((directions, vectors.N), np.float32) for _ in ys]
+    ys = [small(y) for y in ys]
     for some in progress(pieces(directions, vectors.N), "random directions"):
         along = vectors.along(basis[:, some]).T.contiguous()  # (width, N)
         orders = along.argsort(descending=True).numpy()
@@ -429,7 +456,7 @@ def prepared(labels: dict[str, np.ndarray], vectors: Vectors | None = None) -> d
 # --------------------------------------------------- what a dimension says about labels: counts
 # counts (C, K): of the images that a dimension is active on, how many have each class
 # sizes (C,): how many images have each class
-# Of a dead dimension Cons., H_s and phi are nan, F1 and information 0.
+# Of a dead dimension Cons., H_s and phi are nan, F1 is 0.
 def class_counts(a: Activations, y: np.ndarray, C: int, weights=None) -> np.ndarray:
     """Counts (C, K) of classes y (N,), or sums of weights (nnz,), one for each entry."""
     cells = y[a.images] * a.K + a.dims
@@ -449,39 +476,6 @@ def semantic_entropy(mass: np.ndarray) -> np.ndarray:
 def surprise(p: np.ndarray) -> np.ndarray:
     """-p log p of probabilities p, in nats; 0 where p is 0."""
     return -p * np.log(np.where(p > 0, p, 1))
-
-
-def information(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Mutual information of "the dimension is active" and the label, in nats, (K,)."""
-    N = sizes.sum()
-    active = surprise(counts / N)  # (C, K)
-    inactive = surprise((sizes[:, None] - counts) / N)
-    return separate_entropy(counts.sum(0), sizes) - (active + inactive).sum(0)
-
-
-def separate_entropy(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Entropy of "active" on n (K,) images plus that of the label, in nats, (K,)."""
-    N = sizes.sum()
-    return surprise(n / N) + surprise(1 - n / N) + surprise(sizes / N).sum()
-
-
-def expected_information(n: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """The mean of `information`, in nats, over all orders of the labels. n: active images, (K,).
-
-    The number of a class's images among n is then hypergeometric (Vinh, Epps, Bailey 2010).
-    """
-    N = sizes.sum()
-    different, inverse = np.unique(n, return_inverse=True)
-    joint_entropy = np.zeros(len(different))
-    sizes_once, times = np.unique(sizes, return_counts=True)
-    for size, classes in progress(zip(sizes_once.tolist(), times), "bits, sizes of classes"):
-        for some in pieces(len(different), min(size, different[-1]) + 1):
-            active = different[some, None]
-            i = np.arange(min(size, active.max()) + 1)  # active images of a class of this size
-            logs = log_choose(size, i) + log_choose(N - size, active - i) - log_choose(N, active)
-            terms = surprise(i / N) + surprise((size - i) / N)
-            joint_entropy[some] += classes * (np.exp(logs) @ terms)
-    return (separate_entropy(different, sizes) - joint_entropy)[inverse]
 
 
 def f1_scores(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -542,8 +536,6 @@ def of_label(a: Activations, label: Label) -> dict[str, np.ndarray]:
     better     the share of directions that are less consistent on as many images
     lead       (cons - head) / (1 - chance): adjusted, less that of the mean direction
     entropy    of its strengths summed over each class, in nats
-    bits       mutual information of being active and the label, less that of shuffled labels; 0 of
-               a dead one
     best       the class that it tells best, by F1, as in `class`
     f1, ap     how well it tells this class: F1, average precision
     phi        the largest correlation of being active with a class
@@ -570,7 +562,6 @@ def of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
         entropy = semantic_entropy(mass)
         f1 = f1_scores(counts, label.sizes)
         phi = matthews(counts, label.sizes).max(0)
-    told = information(counts, label.sizes) - expected_information(a.n, label.sizes)
     best = f1.argmax(0)
     columns = {"class": counts.argmax(0), "cons": cons, "chance": chance}
     columns["adjusted"] = (cons - chance) / room
@@ -579,13 +570,11 @@ def of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
         columns["head"] = heads.mean(0, dtype=np.float64)
         columns["better"] = (heads < cons.astype(np.float32)).mean(0)  # rounded as the curves are
         columns["lead"] = (cons - columns["head"]) / room
-    columns |= {"entropy": entropy, "bits": told / math.log(2)}
-    columns |= {"best": best, "f1": f1.max(0), "phi": phi}
+    columns |= {"entropy": entropy, "best": best, "f1": f1.max(0), "phi": phi}
     columns["ap"] = average_precision(a, label.y, best)
     for name, column in columns.items():
-        if name != "bits":
-            undefined = -1 if name in ("class", "best") else np.nan
-            columns[name] = np.where(a.n > 0, column, undefined)
+        undefined = -1 if name in ("class", "best") else np.nan
+        columns[name] = np.where(a.n > 0, column, undefined)
     return columns
 
 
@@ -645,8 +634,7 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
 
     chosen = telling_dimensions(z, y, train, max(PROBES))  # (C, most)
     dims, places = np.unique(chosen, return_inverse=True)  # chosen is dims[places]
-    rows = rows_of(z, np.concatenate([train, test]))
-    values = rows.index_select(1, torch.from_numpy(dims)).to_dense()
+    values = entries_of(z, np.concatenate([train, test]), dims)
     fitted = values[: len(train)]
     values = (values - fitted.mean(0)) / fitted.std(0).clamp(min=1e-6)
     for k in PROBES:
@@ -665,21 +653,40 @@ def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.nda
 
     z: (N, K) or Activations; y: (N,); the means are of the images `among` these.
     """
-    one_hot = F.one_hot(torch.from_numpy(y[among]), int(y.max()) + 1).double()  # (n, C)
-    sizes = one_hot.sum(0)[:, None]
-    sums = (rows_of(z, among).double().T @ one_hot).T  # (C, K)
-    of_class = sums / sizes.clamp(min=1)
-    of_rest = (sums.sum(0) - sums) / (len(among) - sizes).clamp(min=1)
-    difference = (of_class - of_rest).abs()
-    return difference.topk(min(most, z.shape[1])).indices.numpy()
+    K = z.shape[1]
+    sizes = np.bincount(y[among])
+    if isinstance(z, Activations):
+        own = np.full(z.N, -1)
+        own[among] = y[among]
+        here = own[z.images] >= 0
+        cells = own[z.images[here]] * K + z.dims[here]
+        sums = np.bincount(cells, z.values[here], len(sizes) * K).reshape(-1, K)  # (C, K)
+    else:
+        one_hot = F.one_hot(torch.from_numpy(y[among])).double()  # (n, C)
+        sums = (one_hot.T @ torch.from_numpy(z[among]).double()).numpy()
+    everything = sums.sum(0)
+    chosen = []
+    for some in pieces(len(sizes), K):
+        size = sizes[some, None]
+        of_class = sums[some] / size.clip(1)
+        of_rest = (everything - sums[some]) / (len(among) - size).clip(1)
+        difference = torch.from_numpy(np.abs(of_class - of_rest))
+        chosen.append(difference.topk(min(most, K)).indices.numpy())
+    return np.concatenate(chosen)
 
 
-def rows_of(z: np.ndarray | Activations, images: np.ndarray) -> Tensor:
-    """The rows of some images, (n, K): sparse where z is Activations."""
+def entries_of(z: np.ndarray | Activations, images: np.ndarray, dims: np.ndarray) -> Tensor:
+    """Some rows and columns of z, (n, D)."""
     if not isinstance(z, Activations):
-        return torch.from_numpy(z[images])
-    rows = sparse_matrix(z.images, z.dims, z.values, z.shape)
-    return rows.index_select(0, torch.from_numpy(images))
+        return torch.from_numpy(z[np.ix_(images, dims)])
+    row = np.full(z.N, -1)
+    row[images] = np.arange(len(images))
+    column = np.full(z.K, -1)
+    column[dims] = np.arange(len(dims))
+    here = (row[z.images] >= 0) & (column[z.dims] >= 0)
+    entries = torch.zeros(len(images), len(dims), dtype=torch.float32)
+    entries[row[z.images[here]], column[z.dims[here]]] = torch.from_numpy(z.values[here])
+    return entries
 
 
 def fit_each_class(x: Tensor, y: Tensor, l2=1e-3, steps=10) -> Tensor:
@@ -729,7 +736,7 @@ def mono_score(a: Activations, h: Tensor) -> np.ndarray:
 
     The mean cosine of pairs of images in features h (unit_judge), weighted by the product of their
     strengths, each dimension's scaled to [0, 1]; less that of all pairs. The authors (arXiv
-    2504.02821) scale activations with their signs and subtract nothing: mono_score_of_authors.
+    2504.02821) scale activations with their signs and subtract nothing.
     """
     strengths = a.strengths.astype(np.float64)
     first = a.start[a.dims]  # of each entry: the strongest of its list
@@ -743,20 +750,6 @@ def mono_score(a: Activations, h: Tensor) -> np.ndarray:
     return mean_cosine(weights, h) - mean_cosine(equal, h)
 
 
-def mono_score_of_authors(z: np.ndarray, h: Tensor) -> np.ndarray:
-    """MonoScore as its authors' code has it, (K,), of a dense z (N, K).
-
-    The raw activations with their signs, each dimension's scaled to [0, 1]; nothing is subtracted.
-    """
-    scores = []
-    for some in pieces(z.shape[1], len(z)):
-        columns = torch.from_numpy(np.array(z[:, some], np.float64))
-        least, largest = columns.aminmax(dim=0)
-        weights = ((columns - least) / (largest - least)).T  # (k, N), nan of a constant dimension
-        scores.append(mean_cosine(weights, h))
-    return np.concatenate(scores)
-
-
 def overlaps(a: Activations) -> tuple[np.ndarray, float | None]:
     """How much dimensions overlap: |cosines| of their vectors of N activations ([NCL], Fig. 3c).
 
@@ -765,36 +758,43 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float | None]:
     N, K = a.shape
     norms = np.sqrt(np.bincount(a.dims, np.square(a.values, dtype=np.float64), K)).clip(1e-12)
     values = (a.values / norms[a.dims]).astype(np.float32)
+    cost = np.arange(K, 0, -1)  # cosines of each dimension with itself and those behind it
     dense = N * K <= MATRIX
-    cost = K
     if dense:
         matrix = torch.zeros(N, K, dtype=torch.float32)
         matrix[a.images, a.dims] = torch.from_numpy(values)
     else:
-        unit = replace(a, values=values)
-        by_image = lists(Entries(a.dims, a.images, values, K, N))  # of each image its dimensions
-        products = np.bincount(a.dims, by_image.n[a.images], K)  # of one dimension with all
-        cost = K + int(products.max())
+        by_image = np.argsort(a.images, kind="stable")  # and within an image by dimension
+        other_dims = a.dims[by_image]
+        other_values = values[by_image]
+        after = np.empty_like(by_image)  # the place in by_image behind each entry
+        after[by_image] = np.arange(1, len(values) + 1)
+        meets = np.cumsum(np.bincount(a.images, minlength=N))[a.images] - after
+        cost = cost + np.bincount(a.dims, meets, K)
     largest = np.zeros(K)
     total = 0.0
     for some in progress(pieces(K, cost), "duplicates"):
-        own = np.arange(some.start, some.stop)
+        first = some.start
         if dense:
-            cosines = (matrix[:, some].T @ matrix).numpy()  # (width, K)
+            cosines = (matrix[:, some].T @ matrix[:, first:]).numpy()
         else:
-            # Two dimensions meet where an image activates both: so each entry of a dimension is
-            # multiplied with all entries of its image.
-            part = unit.only(some)
-            met = by_image.only(part.images)  # a list for each entry of the part
-            cells = part.dims[met.dims] * K + met.images
-            products = part.values[met.dims] * met.values
-            cosines = np.bincount(cells, products, len(own) * K).reshape(len(own), K)
-        cosines = np.abs(cosines)
-        cosines[own - some.start, own] = 0  # with itself
-        largest[some] = cosines.max(1)
+            # Two dimensions meet where an image activates both. So each entry is multiplied with
+            # those that are behind it in its image: of these the dimension is larger.
+            entries = slice(a.start[first], a.start[some.stop])
+            times = meets[entries]
+            begin = starts(times)
+            others = np.arange(begin[-1]) + np.repeat(after[entries] - begin[:-1], times)
+            cells = np.repeat((a.dims[entries] - first) * (K - first) - first, times)
+            cells += other_dims[others]
+            products = np.repeat(values[entries], times) * other_values[others]
+            size = some.stop - first
+            cosines = np.bincount(cells, products, size * (K - first)).reshape(size, -1)
+        cosines = np.triu(np.abs(cosines), 1)  # each pair once: (width, K - first)
+        largest[some] = np.maximum(largest[some], cosines.max(1))
+        largest[first:] = np.maximum(largest[first:], cosines.max(0))
         total += cosines.sum(dtype=np.float64)
     live = np.count_nonzero(a.n)
-    pairs = live * (live - 1)
+    pairs = live * (live - 1) / 2
     return np.where(a.n > 0, largest, np.nan), total / pairs if pairs else None
 
 
@@ -849,6 +849,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     read = a  # what the probes read: all of z
     if rule != "nonzero":
         read = lists(u) if isinstance(u, Entries) else u
+    del u  # may be as large as z
     vectors = None
     if controls:
         vectors = Vectors(e.z if e.features is None else e.features)
@@ -859,8 +860,6 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     numbers["duplicate_dims"] = int((columns["duplicate"] > DUPLICATE).sum())
     least, largest = ranges(e.z)
     numbers["constant_dims"] = int(((least == largest) & (largest != 0)).sum())
-    if judge is not None and not isinstance(e.z, Entries):
-        numbers["mono_authors"] = mean(mono_score_of_authors(e.z, judge))
     directions_of = "z" if e.features is None else "h"
     findings = Findings(a, rule, labels, columns, numbers, {}, directions_of)
     if controls:
@@ -929,7 +928,6 @@ def label_numbers(a: Activations, label: Label, columns: dict) -> dict[str, floa
         numbers["lead"] = mean(100 * columns["lead"][often])
         numbers["above"] = int((columns["better"] >= USUAL).sum())
     numbers["entropy"] = mean(columns["entropy"])
-    numbers["bits"] = mean(columns["bits"])  # of all: a dead dimension tells 0
     of_class = best_dimensions(a, label.y)
     numbers["best_f1"] = mean(100 * of_class)
     numbers["half_f1"] = int((of_class >= 0.5).sum())
@@ -940,7 +938,7 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
     """Measure the three controls, the mean of DRAWS of each. vectors: of the features, or of z.
 
     Of more than LARGE live dimensions a sample is controlled, in one draw; what hangs on the number
-    of candidates (best F1, probes, bits) is then not compared.
+    of candidates (best F1, probes) is then not compared.
     """
     a = findings.activations
     draws = DRAWS
@@ -948,7 +946,7 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
     live = np.flatnonzero(a.n)
     if len(live) > LARGE:
         draws = 1
-        not_compared = "best_f1", "half_f1", "bits"
+        not_compared = "best_f1", "half_f1"
         live = np.sort(np.random.default_rng(0).choice(live, SAMPLE, replace=False))
         a = a.only(live)
         read = None
@@ -1327,7 +1325,6 @@ def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
     kind = path.suffix.lower()
     readers = dict.fromkeys([".npy", ".npz"], read_numpy)
     readers |= dict.fromkeys([".pt", ".pth", ".safetensors"], read_torch)
-    readers[".parquet"] = read_parquet
     need(path.exists(), f"{path} is not there")
     need(not path.is_dir(), f"{path} is a folder; give a file of {', '.join(readers)}")
     need(kind in readers, f"{path}: give a run's folder or a file of {', '.join(readers)}")
@@ -1407,28 +1404,6 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
             tensor = tensor.to_sparse_coo().coalesce()
             images, dims = tensor.indices().numpy()
             arrays[key] = Entries(images, dims, tensor.values().float().numpy(), *tensor.shape)
-    return arrays
-
-
-def read_parquet(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a .parquet file with a number or word, or as many numbers, in each row."""
-    import pyarrow.parquet
-
-    arrays = {}
-    file = pyarrow.parquet.read_table(path)
-    for key, column in zip(file.column_names, file.columns):
-        array = np.array(None)
-        if column.null_count == 0 and not pyarrow.types.is_struct(column.type):
-            try:
-                array = np.stack(column.to_numpy())
-            except (ValueError, NotImplementedError):  # rows of several lengths, other things
-                pass
-        kind = array.dtype.kind
-        if kind in "iuf" or (kind == "U" and array.ndim == 1):
-            arrays[key] = array
-        else:  # what else a file may hold: pictures, captions of some images
-            wanted = f"column {key} has empty rows, rows of several lengths or no numbers"
-            need(key not in ("z", "y", "background", "h"), wanted)
     return arrays
 
 

@@ -654,12 +654,10 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
     return facts
 
 
-def told_most(findings: interpret.Findings) -> int:
-    """The place of the label of which the dimensions tell most bits; the page opens on it."""
-    bits = [findings.numbers[prefix + "bits"] or 0.0 for prefix in findings.labels]
-    if not bits:
-        return 0
-    return int(np.argmax(bits))
+def best_told(findings: interpret.Findings) -> int:
+    """The place of the label that the dimensions tell best, by adj.; the page opens on it."""
+    told = [findings.numbers[prefix + "adjusted"] or 0.0 for prefix in findings.labels]
+    return int(np.argmax(told)) if told else 0
 
 
 def names_of(label: interpret.Label, prefix: str, known: dict[int, str]) -> list[str]:
@@ -717,7 +715,7 @@ def page(sources: list[Source], command: str) -> str:
         "N": first.N,
         "labels": names,
         "keys": list(labels),
-        "opens": told_most(sources[0].findings),
+        "opens": best_told(sources[0].findings),
         "runs": facts,
         "shown": [STRONGEST, SPREAD, RANDOM],
         "near": min(NEAR, len(chosen) - 1),

@@ -88,11 +88,11 @@ def test_dimensions_are_weighted_by_todays_definitions(run):
 def test_dimensions_are_written_by_todays_definitions(run):
     records.of_run(run)
     head, *rows = (run / "dimensions.csv").read_text().splitlines()
-    assert head.startswith("dimension,n,act,mean,mono,class,cons,chance,adjusted,entropy,bits,best")
+    assert head.startswith("dimension,n,act,mean,mono,class,cons,chance,adjusted,entropy,best")
     assert rows == [
-        "0,4,1,0.853553,0.195262,1,0.75,0.75,0,0.604722,0,1,0.857143,0,0.666667,0.57735",
-        "1,2,0.5,0.353553,0.195262,1,1,0.75,1,0,0,1,0.8,0.57735,0.916667,0.57735",
-        "2,0,0,0,,,,,,,0,,,,,",
+        "0,4,1,0.853553,0.195262,1,0.75,0.75,0,0.604722,1,0.857143,0,0.666667,0.57735",
+        "1,2,0.5,0.353553,0.195262,1,1,0.75,1,0,1,0.8,0.57735,0.916667,0.57735",
+        "2,0,0,0,,,,,,,,,,,",
     ]
 
 
@@ -121,7 +121,7 @@ def test_of_two_numbers_the_later_counts():
 
 
 def test_no_older_number_stands_in_for_an_undefined_one():
-    assert records.numbers(dict(final={"bits": 1, "ap": 2}, interpret={"bits": None})) == {"ap": 2}
+    assert records.numbers(dict(final={"cons": 1, "ap": 2}, interpret={"cons": None})) == {"ap": 2}
 
 
 def test_old_records_have_their_dictionaries():
