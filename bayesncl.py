@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """BayesNCL: NCL with a gate per dimension and image, to switch off what many images share.
 
     h = backbone(image),  z⁺ = σ₊(head(h)) ≥ 0
@@ -25,11 +29,11 @@ Where we differ from the paper, besides what common.py lists:
 6. ncl.py's TopK and spectral loss are not here: the paper has neither with a gate.
 """
 
+import common
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256, gate_hidden=2048)
@@ -76,6 +80,7 @@ def nt_xent(z1, z2, temperature):
 
     z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
     """
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z = torch.cat([z1, z2]).float()  # (2N, K)
         z = F.normalize(z, dim=1, eps=EPS)

@@ -42,6 +42,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import NoReturn
 
+# Threads that wait do not spin: beside another program two cores are then up to four times as fast.
+# torch reads this when it is imported, so programs import common first.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import interpret
+from interpret import ACTIVE, BadInput, markdown, need  # methods use these as common.BadInput, …
+
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -50,9 +57,6 @@ import torch.nn.functional as F
 import torchvision
 import torchvision.transforms.v2.functional as TF
 from torch import Tensor
-
-import interpret
-from interpret import ACTIVE, BadInput, markdown, need  # methods use these as common.BadInput, …
 
 
 # ------------------------------------------------------------------------------------------- views
@@ -177,6 +181,9 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel=13) -> Tensor:
     kernel: odd; 6σ or more for the largest σ in use, which is 2; below 2·S, or it cannot reflect.
     """
     n, c, s, _ = x.shape
+    need(kernel % 2 == 1, f"a kernel of {kernel} has no middle: give an odd one")
+    if on_cpu(sigma):  # a GPU would have to wait
+        need((sigma > 0).all(), "blur needs standard deviations above 0")
     half = kernel // 2
     offset = torch.arange(-half, half + 1, device=x.device)
     taps = (-offset.square() / (2 * sigma.square()[:, None])).softmax(1)  # (N, kernel), a Gaussian
@@ -350,41 +357,51 @@ def cifar_resnet(depth: int, zero_init_residual=False) -> nn.Module:
 
 
 # --------------------------------------------------------------------------------------- optimiser
-class LARS(torch.optim.SGD):
+class LARS(torch.optim.Optimizer):
     """Layer-wise adaptive rate scaling: SGD with momentum and a rate for each weight tensor.
 
     You et al. 2017, arXiv 1708.03888. The gradient g of a weight w becomes r · (g + decay · w),
     with r = trust · ‖w‖ / (‖g‖ + decay · ‖w‖). With `clip` r becomes min(r / lr, 1). Where w = 0, r
-    is 1; where g = 0, r is 0. Biases and norms have plain SGD without decay. One decay serves all
-    groups of parameters.
+    is 1; where g = 0, r is 0. Biases and norms, which have one axis, get plain SGD without decay.
     NCL's authors: trust 0.02 and clip; on ImageNet 0.001 without clip is common.
     """
 
     def __init__(self, params, lr: float, weight_decay=1e-4, momentum=0.9, trust=0.02, clip=True):
-        super().__init__(params, lr=lr, momentum=momentum)
-        self.decay = weight_decay
-        self.trust = trust
-        self.clip = clip
+        settings = dict(weight_decay=weight_decay, momentum=momentum, trust=trust, clip=clip)
+        super().__init__(params, dict(lr=lr, **settings))
 
     @torch.no_grad()
-    def step(self):
+    def step(self, closure=None):
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
         for group in self.param_groups:
-            # Biases and norms have one axis.
-            weights = [p for p in group["params"] if p.ndim > 1 and p.grad is not None]
-            if weights:
-                self.rescale_gradients(weights, group["lr"])
-        super().step()
+            params = [p for p in group["params"] if p.grad is not None]
+            self.rescale_gradients([p for p in params if p.ndim > 1], group)
+            for p in params:
+                if "momentum_buffer" not in self.state[p]:
+                    self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+            if params:
+                momenta = [self.state[p]["momentum_buffer"] for p in params]
+                torch._foreach_mul_(momenta, group["momentum"])
+                torch._foreach_add_(momenta, [p.grad for p in params])
+                torch._foreach_add_(params, momenta, alpha=-group["lr"])
+        return loss
 
-    def rescale_gradients(self, weights: list[Tensor], lr: float) -> None:
+    def rescale_gradients(self, weights: list[Tensor], group: dict) -> None:
         """g ← r · (g + decay · w) of all layers in a few calls (_foreach), for a GPU's speed."""
+        if not weights:
+            return
+        decay = group["weight_decay"]
         gradients = [p.grad for p in weights]
         w_norm = torch.stack(torch._foreach_norm(weights))  # (layers,)
         g_norm = torch.stack(torch._foreach_norm(gradients))  # (layers,)
-        r = self.trust * w_norm / (g_norm + self.decay * w_norm + 1e-8)  # 1e-8: not 0 / 0
-        if self.clip:
-            r = (r / max(lr, 1e-12)).clamp(max=1)
+        r = group["trust"] * w_norm / (g_norm + decay * w_norm + 1e-8)  # 1e-8: not 0 / 0
+        if group["clip"]:
+            r = (r / max(group["lr"], 1e-12)).clamp(max=1)
         r = torch.where(w_norm > 0, r, 1.0) * (g_norm > 0)
-        torch._foreach_add_(gradients, weights, alpha=self.decay)
+        torch._foreach_add_(gradients, weights, alpha=decay)
         torch._foreach_mul_(gradients, r.unbind())
 
 
@@ -404,13 +421,13 @@ OPTIMIZERS = {"lars": LARS, "sgd": sgd, "adam": adam}
 def lr_share(step: int, steps: int, warmup: float = 0) -> float:
     """The share of the peak learning rate at a step, which counts from 0.
 
-    Linear over `warmup` steps, at most half of all, then a half cosine to 0.
+    Linear over `warmup` steps, at most half of all, then a half cosine to 0, which stays.
     """
     warmup = min(round(warmup), steps // 2)
     if step < warmup:
         return (step + 1) / (warmup + 1)
     done = (step - warmup) / max(1, steps - warmup)
-    return 0.5 + 0.5 * math.cos(math.pi * done)
+    return 0.5 + 0.5 * math.cos(math.pi * min(1, done))
 
 
 def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """What do the dimensions of an embedding stand for? Numbers for any embedding, beside what chance
 and random directions give.
 

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """An embedding as a page to browse what its dimensions stand for, as pictures and as a table.
 
     python look.py runs/my-run                     a finished run, into its folder
@@ -37,6 +41,10 @@ import sys
 import zlib
 from pathlib import Path
 
+import common
+import interpret
+from interpret import Activations, BadInput, need
+
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -44,10 +52,6 @@ import torchvision
 import torchvision.transforms.v2.functional as TF
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
-
-import common
-import interpret
-from interpret import Activations, BadInput, need
 
 ASSETS = Path(__file__).parent / "assets"
 # of a page

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """Rectified LpJEPA: two views are drawn together, and embeddings are held to a sparse distribution.
 
     z = ReLU(projector(h))
@@ -28,11 +32,11 @@ Where we differ from the authors' code, besides what common.py lists:
 
 import math
 
+import common
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=512, head_out=512)
@@ -100,6 +104,7 @@ def sliced_wasserstein(z, target, directions):
     z, target: (N, K), the rows of which are compared as two sets
     directions: (P, K), of norm 1
     """
+    assert z.shape == target.shape, (z.shape, target.shape)
     with torch.autocast(z.device.type, enabled=False):  # float32, whatever the caller's autocast
         of_z = directions @ z.float().T  # (P, N), projections
         of_target = directions @ target.float().T  # (P, N)

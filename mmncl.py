@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """MMNCL: images and captions embedded in one space in which nothing is negative.
 
     v⁺ = σ₊(f_V(image)) ≥ 0,   t⁺ = σ₊(f_T(caption)) ≥ 0
@@ -27,12 +31,12 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
+import common
+
 import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 # Ours; the network and its heads are NCL's.
@@ -79,6 +83,7 @@ def info_nce(v, t, temperature):
 
     v, t: (N, K), the embeddings of images and of their captions, not necessarily normalised.
     """
+    assert v.shape == t.shape, (v.shape, t.shape)
     with torch.autocast(v.device.type, enabled=False):  # float32, whatever the caller's autocast
         v = F.normalize(v.float(), dim=1, eps=EPS)
         t = F.normalize(t.float(), dim=1, eps=EPS)

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """NCE: cross-entropy on features that cannot be negative, NCL's version of supervised learning.
 
     f₊ = σ₊(f) ≥ 0,   L = −log softmax_y(f₊ · w_c), without bias
@@ -22,11 +26,11 @@ Where we differ from the paper, besides what common.py lists:
 class numbers with the run's, and mean nothing where these are other classes.
 """
 
+import common
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, head="none", head_hidden=2048, head_out=256)

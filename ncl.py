@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """NCL: SimCLR on embeddings that cannot be negative. Most of their entries become 0.
 
     z⁺ = σ₊(z) ≥ 0,   L = NT-Xent(z⁺)
@@ -21,11 +25,11 @@ Where we differ from the paper, besides what common.py lists:
    makes it).
 """
 
+import common
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256)
@@ -71,6 +75,7 @@ def nt_xent(z1, z2, temperature):
 
     z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
     """
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z = torch.cat([z1, z2]).float()  # (2N, K)
         z = F.normalize(z, dim=1, eps=EPS)
@@ -85,6 +90,7 @@ def spectral_loss(z1, z2):
 
     −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
     """
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     n = len(z1)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         similarity = z1.float() @ z2.float().T  # (N, N)

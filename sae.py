@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """SAE: a sparse autoencoder of a finished run's features, sparsity added to a fixed backbone.
 
     z = top_k(W_enc (x − b)) ≥ 0          code (K units)
@@ -65,11 +69,11 @@ Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai
 
 from pathlib import Path
 
+import common
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 # Settings taken over from the run whose features are used. Only tools/ read those of its views, and

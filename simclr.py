@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """SimCLR: two views of an image attract each other and repel the views of all other images.
 
     L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) )
@@ -15,11 +19,11 @@ Where we differ from the paper, besides what common.py lists:
 2. The settings `shapes` and `default` are ours.
 """
 
+import common
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256)
@@ -65,6 +69,7 @@ def nt_xent(z1, z2, temperature):
 
     z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
     """
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z = torch.cat([z1, z2]).float()  # (2N, K)
         z = F.normalize(z, dim=1, eps=EPS)
@@ -79,6 +84,7 @@ def spectral_loss(z1, z2):
 
     −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
     """
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     n = len(z1)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         similarity = z1.float() @ z2.float().T  # (N, N)

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """SimSiam: two views predict each other, without negatives and without a momentum network.
 
     L = ½ D(p1, sg[z2]) + ½ D(p2, sg[z1])         sg: stop-gradient
@@ -23,11 +27,11 @@ Where we differ from the paper, besides what common.py lists:
 
 import argparse
 
+import common
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, zero_init_residual=True)
@@ -75,6 +79,7 @@ def negative_cosine(p, z, stop_gradient=True):
     p, z: (N, K), predictions and what they shall predict, not necessarily normalised.
     stop_gradient: z gets no gradient (Eq. 3).
     """
+    assert p.shape == z.shape, (p.shape, z.shape)
     if stop_gradient:
         z = z.detach()
     with torch.autocast(p.device.type, enabled=False):  # float32, whatever the caller's autocast

@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """The landscape of contrastive and non-contrastive learning, on data whose features are known.
 
 Samples are sparse combinations of d hidden orthonormal features. Two views mask random
@@ -63,13 +67,13 @@ from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
 
+import common
+
 import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 # The factors of the study and their values with --paper. parser() says what each means.

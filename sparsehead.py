@@ -1,3 +1,7 @@
+# /// script
+# requires-python = ">=3.10"
+# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# ///
 """SparseHead: a projection head that uses few of its input's features, on seven base methods.
 
     L = L_base(z1, z2) + λ ‖W‖₂,₁          W (K, n): the last linear layer of the head
@@ -57,11 +61,11 @@ from the paper and from the bases' code, besides what common.py lists:
 import copy
 import math
 
+import common
+
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-
-import common
 
 # ---------------------------------------------------------------------------------------- settings
 # Learning rate, weight decay, epochs and τ are the paper's, the prototypes ours, the rest is from
@@ -146,6 +150,7 @@ def nt_xent(z1, z2, temperature):
 
     z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
     """
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z = torch.cat([z1, z2]).float()  # (2N, K)
         z = F.normalize(z, dim=1, eps=EPS)
@@ -160,6 +165,7 @@ def byol_loss(p, t):
 
     p: predictions (N, K); t: targets (N, K), which get no gradient.
     """
+    assert p.shape == t.shape, (p.shape, t.shape)
     with torch.autocast(p.device.type, enabled=False):  # float32, whatever the caller's autocast
         p = F.normalize(p.float(), dim=1, eps=EPS)
         t = F.normalize(t.detach().float(), dim=1, eps=EPS)
@@ -178,6 +184,7 @@ def barlow_loss(z1, z2, lambd=5e-3):
 
     z1, z2: (N, K); C: (K, K), the cross-correlation of their dimensions over the batch.
     """
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z1 = standardise(z1.float())
         z2 = standardise(z2.float())
@@ -194,6 +201,8 @@ def vicreg_loss(z1, z2, invariance=25.0, variance=25.0, covariance=1.0):
     variance     hinge of each standard deviation below 1, the mean over dimensions and views
     covariance   Σ_{i≠j} Cov_ij² / K, the sum over views
     """
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
+    assert len(z1) > 1, "one image has no variance"
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z1 = z1.float()
         z2 = z2.float()
@@ -245,6 +254,7 @@ def sinkhorn(scores, epsilon=0.05, iterations=3):
 
     Rows sum to 1, columns to about N/P, as near to exp(scores / ε) as that allows.
     """
+    scores = scores.float()  # exp of a difference over ε is too large for float16
     Q = ((scores - scores.max()) / epsilon).exp()
     for _ in range(iterations):
         Q = Q / Q.sum(0)
@@ -258,6 +268,7 @@ def swav_loss(z1, z2, prototypes, temperature=0.1):
     The guess is softmax(cos / τ); the mean over both directions and the batch.
     z1, z2: (N, K); prototypes: (P, K).
     """
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z1 = F.normalize(z1.float(), dim=1, eps=EPS)
         z2 = F.normalize(z2.float(), dim=1, eps=EPS)
@@ -275,6 +286,7 @@ def hsic_loss(*views, gamma=3.0):
     The kernel of Z is 1/√(1 + ‖z − z'‖²) of normalised embeddings (SSL-HSIC). Memory grows with
     (M N)².
     """
+    assert len({view.shape for view in views}) == 1, [view.shape for view in views]
     with torch.autocast(views[0].device.type, enabled=False):  # float32, whatever the autocast
         M = len(views)
         N = len(views[0])

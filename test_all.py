@@ -39,17 +39,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
-import numpy as np
-import pytest
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-import torch.nn.functional as F
-import torchvision
-import torchvision.transforms.v2.functional as TF
-from PIL import Image
-from torch.utils._python_dispatch import TorchDispatchMode
-
 import bayesncl
 import common
 import interpret
@@ -76,6 +65,17 @@ from conftest import (
     side_by_side,
     write_toy_run,
 )
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn as nn
+import torch.nn.functional as F
+import torchvision
+import torchvision.transforms.v2.functional as TF
+from PIL import Image
+from torch.utils._python_dispatch import TorchDispatchMode
 
 
 # ---------------------------------------------------------------------------------- common.py: data
@@ -638,6 +638,12 @@ def test_a_blur_is_torchvisions():
     assert_is_torchvisions(common.gaussian_blur, x, sigma)
 
 
+@pytest.mark.parametrize("sigma, kernel", [(0.0, 13), (-1.0, 13), (1.0, 12)])
+def test_a_blur_without_width_or_middle_is_refused(sigma, kernel):
+    with pytest.raises(common.BadInput):
+        common.gaussian_blur(torch.rand(2, 3, 16, 16), torch.tensor([1.0, sigma]), kernel)
+
+
 @pytest.fixture
 def recorded(monkeypatch):
     """The operators of the views made in a test: (operator, images that get it, what was drawn)."""
@@ -1061,6 +1067,37 @@ def test_lars_defaults_are_the_ncl_authors():
     assert torch.allclose(p, expected, rtol=1e-5)
 
 
+def test_lars_groups_have_settings_of_their_own():
+    w, g = LAYERS["matrix"]
+    own = dict(lr=0.2, weight_decay=0.3, trust=0.01, clip=False)
+    groups = [dict(params=[nn.Parameter(w.clone())], **own), dict(params=[nn.Parameter(w.clone())])]
+    optimizer = common.LARS(groups, lr=0.4, weight_decay=0.1)
+    for group in groups:
+        group["params"][0].grad = g.clone()
+    saved = optimizer.state_dict()["param_groups"]
+    assert {"lr", "weight_decay", "momentum", "trust", "clip"} <= saved[0].keys()
+    assert saved[0]["trust"] == 0.01
+    optimizer.step()
+    first, _ = naive_lars(w, g, 0 * w, lr=0.2, decay=0.3, trust=0.01, clip=False)
+    second, _ = naive_lars(w, g, 0 * w, lr=0.4, decay=0.1, trust=0.02, clip=True)
+    assert torch.allclose(groups[0]["params"][0], first, rtol=1e-5)
+    assert torch.allclose(groups[1]["params"][0], second, rtol=1e-5)
+
+
+def test_lars_calls_a_closure():
+    p = nn.Parameter(torch.ones(2, 2))
+    optimizer = common.LARS([p], lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = p.square().sum()
+        loss.backward()
+        return loss
+
+    assert optimizer.step(closure) == 4
+    assert (p < 1).all()
+
+
 def test_lars_leaves_what_has_no_gradient():
     p = nn.Parameter(torch.ones(2, 2))
     common.LARS([p], lr=0.4).step()
@@ -1092,6 +1129,10 @@ def test_the_rate_rises_and_falls_by_cosine():
         cosine = 0.5 + 0.5 * math.cos(math.pi * max(0, step - 10) / 90)
         expected = min((step + 1) / 11, cosine)
         assert common.lr_share(step, 100, 10) == pytest.approx(expected)
+
+
+def test_past_the_end_the_rate_stays_zero():
+    assert common.lr_share(15, 10) == common.lr_share(10, 10) == 0
 
 
 def test_without_warmup_the_rate_starts_at_its_peak():
@@ -3660,6 +3701,26 @@ def test_a_loss_is_its_equations_loop(pair, ours, naive):
     assert ours(*pair).item() == pytest.approx(naive(*pair).item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", sorted(LOSSES.keys() - {"nce", "wmse"}))
+def test_views_of_unequal_shapes_have_no_loss(pair, name):
+    ours, _ = LOSSES[name]
+    z1, z2 = pair
+    for other in z2[:3], z2[:1], z2[:, :2]:
+        with pytest.raises(AssertionError):
+            ours(z1, other)
+
+
+def test_one_image_has_no_variance(pair):
+    with pytest.raises(AssertionError, match="one image"):
+        sparsehead.vicreg_loss(pair[0][:1], pair[1][:1])
+
+
+def test_sinkhorn_of_float16_is_finite():
+    scores = torch.linspace(-1, 1, 12).view(4, 3).half()
+    found = sparsehead.sinkhorn(scores)
+    assert torch.equal(found, sparsehead.sinkhorn(scores.float()))
+
+
 @every_loss
 def test_its_gradient_is_the_loops(pair, ours, naive):
     found = torch.autograd.grad(ours(*pair), pair, allow_unused=True)
@@ -3934,7 +3995,8 @@ def test_biases_have_their_own_learning_rate():
 def test_lars_is_not_clipped():
     model, args = small_sparsehead("simclr", "--optimizer", "lars")
     optimizer = sparsehead.optimizer_of(model, args)
-    assert (optimizer.trust, optimizer.clip) == (1e-3, False)
+    of_group = optimizer.param_groups[0]
+    assert (of_group["trust"], of_group["clip"]) == (1e-3, False)
 
 
 def test_a_target_is_a_moving_average():
@@ -7440,6 +7502,37 @@ def test_the_page_is_silent_and_asks_for_nothing(browser):
     for address in ("all", "dim=0", "image=7", "class=1", "dim=x", "find=xyz"):
         browser.at(address)
     assert all(str(what).startswith("file:") for what in browser.noise)
+
+
+# ------------------------------------------------------------------- what a program needs, and sets
+NAMES = "simclr ncl bayesncl sparsehead simsiam nce mmncl lpjepa sae sparse_coding interpret look"
+
+
+@pytest.mark.parametrize("name", NAMES.split())
+def test_a_program_says_what_it_needs(name):
+    block = re.match(r"# /// script\n((?:# .*\n)+)# ///\n", (ROOT / f"{name}.py").read_text())
+    lines = [line.removeprefix("# ").partition(" = ") for line in block[1].splitlines()]
+    needed = {key: ast.literal_eval(value) for key, _, value in lines}
+    project = (ROOT / "pyproject.toml").read_text()
+    assert f'requires-python = "{needed["requires-python"]}"' in project
+    assert needed["dependencies"] == (ROOT / "requirements.txt").read_text().split()
+
+
+@pytest.mark.parametrize("own, found", [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_do_not_spin(own, found):
+    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    if own:
+        environment["OMP_WAIT_POLICY"] = own
+    tell = "import sys, os, common; print(os.environ['OMP_WAIT_POLICY'])"
+    command = [sys.executable, "-c", tell]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == found
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES.split()} - {"interpret"}))
+def test_common_is_imported_before_torch(name):
+    lines = (ROOT / f"{name}.py").read_text().splitlines()
+    assert lines.index("import common") < lines.index("import torch")
 
 
 # ------------------------------------------------------------------------- a run and what it leaves

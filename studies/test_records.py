@@ -5,12 +5,12 @@ import json
 import os
 import shutil
 
+import interpret
+import shapes
+
 import numpy as np
 import pytest
 import records
-
-import interpret
-import shapes
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """Tests of report.py: cells and tables of small records, and the pages as they are."""
 
+from conftest import refusal, run_program
+
 import numpy as np
 import pytest
 import records
 import report
-
-from conftest import refusal, run_program
 
 
 def record_of(run, seed, **final):

@@ -9,14 +9,14 @@ import sys
 import time
 from unittest import mock
 
+import common
+from conftest import Parsed, program_of, refusal, run_program
+
 import numpy as np
 import pytest
 import records
 import run
 import torch
-
-import common
-from conftest import Parsed, program_of, refusal, run_program
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+import sparsehead
+from conftest import refusal
+
 import draw
 import numpy as np
 import pytest
 import torch
-
-import sparsehead
-from conftest import refusal
 
 
 @pytest.fixture

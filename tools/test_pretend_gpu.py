@@ -11,6 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
+import common
+import shapes
+import sparse_coding
+from conftest import ROOT, records, refusal, run_program
+
 import numpy as np
 import pretend_gpu
 import pytest
@@ -18,11 +23,6 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F  # noqa: F401, of expressions
 from pretend_gpu import CUDA, pretended_gpu
-
-import common
-import shapes
-import sparse_coding
-from conftest import ROOT, records, refusal, run_program
 
 HERE = "tools/test_pretend_gpu.py"
 

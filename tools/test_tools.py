@@ -18,6 +18,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import common
+import look
+import shapes
+import weights
+from conftest import METHODS, ROOT, records, refusal, run_program, write_toy_run
+
 import decode
 import finetune
 import numpy as np
@@ -31,12 +37,6 @@ import torchvision
 import words
 from PIL import Image
 from torchvision.transforms.v2 import functional as TF
-
-import common
-import look
-import shapes
-import weights
-from conftest import METHODS, ROOT, records, refusal, run_program, write_toy_run
 
 
 # ------------------------------------------------------------------------------------------ decode

@@ -14,10 +14,10 @@ import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
-import records  # noqa: E402
-
 import common  # noqa: E402
 import shapes  # noqa: E402
+
+import records  # noqa: E402
 
 PICTURED = {  # a panel's title: a run
     "NCL": "shapes-ncl",

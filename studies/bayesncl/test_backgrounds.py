@@ -1,12 +1,12 @@
 """Tests of backgrounds.py: what stands where in its picture."""
 
+import shapes
+from conftest import run_program
+
 import backgrounds
 import numpy as np
 import pytest
 import records
-
-import shapes
-from conftest import run_program
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Tests of settings.py: what stands where in its pictures of what is on record."""
 
+from conftest import run_program
+
 import pytest
 import settings
-
-from conftest import run_program
 
 
 @pytest.fixture

@@ -5,15 +5,15 @@ import json
 import shutil
 from unittest import mock
 
+import bayesncl
+import simclr
+from conftest import refusal, run_program
+
 import numpy as np
 import pytest
 import theory_gate
 import torch
 import torch.nn.functional as F
-
-import bayesncl
-import simclr
-from conftest import refusal, run_program
 
 
 @pytest.fixture(scope="module")

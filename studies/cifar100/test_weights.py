@@ -1,11 +1,11 @@
 """The small weights in weights/."""
 
-import pytest
-import records
-
 import common
 from conftest import ROOT, run_program
 from conftest import records as log_of
+
+import pytest
+import records
 
 DATA = ROOT / "data"
 FOLDERS = {path.parent.name: path.parent for path in ROOT.glob("weights/*/checkpoint.pt")}

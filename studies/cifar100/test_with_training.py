@@ -1,11 +1,11 @@
 """Tests of with_training.py: a curve of small records, and the picture of what is on record."""
 
+from conftest import run_program
+
 import pytest
 import records
 import report
 import with_training
-
-from conftest import run_program
 
 
 @pytest.fixture

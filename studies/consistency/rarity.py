@@ -24,10 +24,10 @@ from torch.nn.functional import normalize
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
-import records  # noqa: E402
-
 import bayesncl  # noqa: E402
 import common  # noqa: E402
+
+import records  # noqa: E402
 
 RARE = 1e-3  # a dimension that is active on a smaller share of the images is rare
 TITLES = {"ncl": "NCL", "ncl-topk": "NCL + TopK", "bayesncl": "BayesNCL"}

@@ -2,14 +2,14 @@
 
 import re
 
+from conftest import records as lines_of
+from conftest import refusal, run_program
+
 import numpy as np
 import pytest
 import rarity
 import records
 import torch
-
-from conftest import records as lines_of
-from conftest import refusal, run_program
 
 PAIR = 0.5 + 0.5 * 999 / 9999  # of two of 10,000 images of ten classes
 

@@ -2,13 +2,13 @@
 
 import subprocess
 
+import shapes
+from conftest import ROOT, run_program
+
 import numpy as np
 import pytest
 import records
 import run
-
-import shapes
-from conftest import ROOT, run_program
 
 PRETENDED = str(ROOT / "tools" / "pretend_gpu.py")
 SHORT = "--arch resnet8 --head-hidden 32 --limit 48 --batch-size 16 --epochs 1 --warmup 0"

@@ -3,15 +3,15 @@
 import json
 import re
 
+import common
+import interpret
+from conftest import ROOT
+
 import idea
 import notebook
 import numpy as np
 import pytest
 import torch
-
-import common
-import interpret
-from conftest import ROOT
 
 PAGE = """\
 # A lesson

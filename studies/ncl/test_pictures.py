@@ -1,9 +1,9 @@
 """Tests of pictures.py: its curves of small records, and the pictures of what is on record."""
 
+from conftest import run_program
+
 import pictures
 import pytest
-
-from conftest import run_program
 
 
 def test_a_kept_curve_ends_with_all_dimensions():

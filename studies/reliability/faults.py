@@ -17,12 +17,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import common
+
 import forked
 import numpy as np
 from compare import differences
 from forked import COMMANDS, SMALL, note_always
-
-import common
 
 WRITES = {"open", "os.mkdir", "os.rename", "os.remove", "shutil.rmtree"}
 SWEPT = ["simclr.py", "sae.py", "sparse_coding.py"]

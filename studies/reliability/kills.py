@@ -13,12 +13,12 @@ import tempfile
 import time
 from pathlib import Path
 
+import common
+
 import forked
 import numpy as np
 from compare import differences
 from forked import COMMANDS, EPOCHS
-
-import common
 
 A_RUN = 5  # kills of one run
 MOMENTS = ["before a checkpoint", "in training", "after training"]

@@ -15,6 +15,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+import common
+
 import forked
 import numpy as np
 import torch
@@ -23,8 +25,6 @@ from damage import damage
 from forked import NETWORK, SMALL
 from PIL import Image
 from safetensors.torch import save_file
-
-import common
 
 LAYERS = "--head-hidden 32 --head-out 16"
 TRAIN = f"simclr.py {SMALL} {LAYERS} --epochs 1 --out"

@@ -1,9 +1,9 @@
 """Tests of collapse.py: the curves that it reads and the picture of them."""
 
+from conftest import refusal, run_program
+
 import collapse
 import pytest
-
-from conftest import refusal, run_program
 
 
 @pytest.fixture

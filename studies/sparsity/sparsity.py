@@ -38,11 +38,11 @@ from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
-import records  # noqa: E402
-
 import common  # noqa: E402
 import interpret  # noqa: E402
 import look  # noqa: E402
+
+import records  # noqa: E402
 
 METHODS = {
     "sae": "SimCLR + SAE",

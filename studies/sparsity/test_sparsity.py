@@ -4,16 +4,16 @@ import itertools
 import json
 import shlex
 
+import common
+import interpret
+from conftest import refusal, run_program
+
 import numpy as np
 import pytest
 import records
 import run
 import sparsity
 import torch
-
-import common
-import interpret
-from conftest import refusal, run_program
 
 
 # ---------------------------------------------------------------------------------------- stability

@@ -1,14 +1,14 @@
 """Tests of benchmark.py and benchmark_landscape.py."""
 
+import bayesncl
+import sparse_coding as sc
+from conftest import refusal, run_program
+
 import benchmark
 import benchmark_landscape
 import numpy as np
 import pytest
 import torch
-
-import bayesncl
-import sparse_coding as sc
-from conftest import refusal, run_program
 
 
 # ------------------------------------------------------------------------------------ benchmark.py

@@ -4,13 +4,13 @@ import itertools
 import json
 import math
 
+from conftest import run_program
+
 import pytest
 import theory
 import theory_nmf
 import torch
 import torch.nn.functional as F
-
-from conftest import run_program
 
 
 def verdicts(folder):
