@@ -7504,6 +7504,349 @@ def test_the_page_is_silent_and_asks_for_nothing(browser):
     assert all(str(what).startswith("file:") for what in browser.noise)
 
 
+# ----------------------------------------------------------- every training beside a plain loop
+# No setting is a default or without effect: seed, limit, blur, decay, warm-up, temperature.
+PLAIN_FLAGS = (
+    "--dataset mine --preset shapes --arch resnet8 --image-size 16 --epochs 3 --limit 80 --seed 7"
+    " --batch-size 30 --optimizer sgd --lr 0.05 --weight-decay 0.2 --warmup 1 --blur 0.5"
+    " --min-scale 0.5 --jitter 0.3 --gray 0.3 --crop bicubic --precision fp32 --device cpu"
+    " --checkpoint-every 9"
+)
+HALF_COSINE = [0.5 + 0.5 * math.cos(math.pi * k / 4) for k in range(4)]
+PLAIN_RATES = [1 / 3, 2 / 3, *HALF_COSINE]  # six steps: two of warm-up, then to 0
+
+
+def exponentials(z1, z2, t):
+    """NT-Xent as its fraction is written."""
+    z = F.normalize(torch.cat([z1, z2]), eps=1e-2)
+    terms = torch.exp(z @ z.T / t) * (1 - torch.eye(len(z)))
+    return -(terms.diagonal(len(z1)).repeat(2) / terms.sum(1)).log().mean()
+
+
+def contrastive(model, args, views, *_):
+    return exponentials(model(views[0])[1], model(views[1])[1], args.temperature)
+
+
+def gated(model, args, views, *_):
+    (_, z1, _, a1), (_, z2, _, a2) = map(model, views)
+    alpha, rho = torch.cat([a1, a2]).clamp(0.01, 0.99), args.prior
+    kl = alpha * (alpha / rho).log() + (1 - alpha) * ((1 - alpha) / (1 - rho)).log()
+    return exponentials(z1, z2, args.temperature) + args.kl_weight * kl.sum(1).mean()
+
+
+def predictive(model, args, views, *_):
+    (_, z1, p1), (_, z2, p2) = map(model, views)
+    cosines = F.cosine_similarity(p1, z2.detach()) + F.cosine_similarity(p2, z1.detach())
+    return -cosines.mean() / 2
+
+
+def of_class(model, args, views, y, *_):
+    return F.cross_entropy(model(views[0])[2], y)
+
+
+def captioned(model, args, views, y, words, *_):
+    _, v, _, t = model(views[0], words)
+    cosines = F.normalize(v, eps=1e-2) @ F.normalize(t, eps=1e-2).T
+    own = torch.arange(len(v))
+    both = [F.cross_entropy(logits / args.temperature, own) for logits in (cosines, cosines.T)]
+    return sum(both) / 2
+
+
+def penalised(model, args, views, *_):
+    penalty = sum(column.norm() for column in model.head[-1].weight.T)
+    return contrastive(model, args, views) + args.sparse_weight * penalty
+
+
+def matched(model, args, views, _, __, shared):
+    z1, z2 = (model(view)[1] for view in views)
+    directions = F.normalize(torch.randn(args.projections, z1.shape[1], generator=shared))
+    u = torch.rand(2, *z1.shape, generator=shared)
+    targets = lpjepa.rectified_samples(u, args.mu, args.noise)
+    loss = args.invariance_weight * (z1 - z2).square().mean()
+    for z, target in zip((z1, z2), targets):
+        gap = (z @ directions.T).sort(0).values - (target @ directions.T).sort(0).values
+        loss = loss + args.match_weight * gap.square().mean() / 2
+    return loss
+
+
+GATED = "--temperature 0.3 --kl-weight 0.1 --prior 0.3 --gate-lr 0.01"
+SPARSE = "--temperature 0.3 --sparse-weight 0.05 --bias-lr 0.02"
+MATCHED = "--projections 20 --mu 0.3 --invariance-weight 3 --match-weight 2"
+PLAIN = {  # flags; loss; which weights are a group of their own, and what this group has
+    "simclr": ("--temperature 0.3", contrastive, None, {}),
+    "ncl": ("--temperature 0.3", contrastive, None, {}),
+    "bayesncl": (GATED, gated, lambda name, p: name.startswith("gating"), dict(lr=0.01)),
+    "sparsehead": (SPARSE, penalised, lambda name, p: p.ndim == 1, dict(lr=0.02)),
+    "simsiam": ("", predictive, lambda name, p: name.startswith("predictor"), dict(fixed=True)),
+    "nce": ("", of_class, None, {}),
+    "mmncl": ("--temperature 0.3", captioned, None, {}),
+    "lpjepa": (MATCHED, matched, None, {}),
+}
+
+
+def train_plainly(name, argv):
+    """The weights before and after a training without common.Run, schedules or --limit."""
+    method = importlib.import_module(name)
+    _, loss_of, is_own, special = PLAIN[name]
+    args = method.parser().parse(argv)
+    torch.manual_seed(7)
+    data = common.subset(common.load_data("mine", args.data_root), 80)
+    args.classes = 10
+    model = method.network(args).to(memory_format=torch.channels_last).train()
+    begun = copy.deepcopy(model.state_dict())
+    groups = [dict(params=[], lr=0.05), dict(params=[], lr=special.get("lr", 0.05))]
+    for part, p in model.named_parameters():
+        own = is_own is not None and is_own(part, p)
+        groups[own]["params"].append(p)
+    optimizer = torch.optim.SGD(groups, momentum=0.9, weight_decay=0.2)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    options = dict(size=16, min_scale=0.5, jitter=0.3, gray=0.3, blur=0.5, crop="bicubic")
+    words = None
+    if name == "mmncl":
+        words = mmncl.numbered(data.captions_train.tolist())
+    rates, shared = iter(PLAIN_RATES), torch.Generator()
+    for epoch in range(3):
+        torch.manual_seed((7 * 10_007 + epoch) * 10_007)
+        shared.manual_seed(7 * 10_007 + epoch)
+        order = torch.randperm(80, generator=torch.Generator().manual_seed(7 * 1_000_003 + epoch))
+        for index in order[:60].split(30):
+            rate = next(rates)
+            for group, peak in zip(optimizer.param_groups, peaks):
+                group["lr"] = peak * rate
+            if special.get("fixed"):
+                optimizer.param_groups[1]["lr"] = 0.05
+            images = data.x_train[index]
+            if name in ("nce", "mmncl"):
+                flip = 0.5 if name == "nce" else 0.0  # a caption may say left or right
+                views = [common.normalise(common.augment(images, flip=flip, **options))]
+            else:
+                views = common.two_views(images, **options)
+            own_words = None if words is None else words[index]
+            optimizer.zero_grad()
+            loss_of(model, args, views, data.y_train[index], own_words, shared).backward()
+            optimizer.step()
+    return begun, model.state_dict()
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_training_is_a_plain_loop_also_after_ctrl_c(name, tmp_path, monkeypatch):
+    arrays = shapes.draw(100, 20)
+    for part, n in ("train", 100), ("test", 20):
+        arrays[f"captions_{part}"] = np.array([f"word{i % 9} and word{i % 7}" for i in range(n)])
+    if name in ("nce", "mmncl"):  # which need labels or captions, so not these
+        arrays["x_unlabeled"] = 255 - arrays["x_train"]
+    np.savez(tmp_path / "mine.npz", **arrays)
+    argv = shlex.split(f"{PLAIN_FLAGS} --data-root {tmp_path} {PLAIN[name][0]}")
+    main = importlib.import_module(name).main
+    monkeypatch.setattr(signal, "signal", mock.Mock())
+    monkeypatch.setattr(common, "evaluate", mock.Mock(side_effect=KeyboardInterrupt))
+    stopped, health = iter([None] * 4 + [KeyboardInterrupt] + [None] * 99), common.health
+
+    def interrupted(z):
+        error = next(stopped)
+        if error:
+            raise error
+        return health(z)
+
+    with pytest.raises(SystemExit):
+        common.launch(lambda: main([*argv, "--out", str(tmp_path / "whole")]))
+    monkeypatch.setattr(common, "health", interrupted)  # in the first step of epoch 3
+    with pytest.raises(SystemExit):
+        common.launch(lambda: main([*argv, "--verbose", "--out", str(tmp_path / "part")]))
+    with pytest.raises(SystemExit):
+        common.launch(lambda: main(["--device", "cpu", "--resume", str(tmp_path / "part")]))
+    begun, expected = train_plainly(name, argv)
+    floats = [key for key in expected if expected[key].is_floating_point()]
+
+    def flat(weights):
+        return torch.cat([weights[key].flatten() for key in floats])
+
+    for run in "whole", "part":
+        found = common.load_checkpoint(tmp_path / run / "checkpoint.pt")
+        assert found["epochs"] == 3
+        start, end, ours = map(flat, (begun, expected, found["model"]))
+        # float32 flips some ReLUs
+        assert (ours - end).norm() < 0.02 * (end - start).norm(), run
+
+
+# ------------------------------------------------------------------------- BayesNCL's gate by law
+GATE_LOGITS = torch.linspace(-4, 4, 4001)[:, None].repeat(1, 20)
+
+
+def opens(logits):
+    return (logits > 0).float()
+
+
+def opens_by_gumbel(logits):
+    return 1 - torch.exp(-torch.exp(logits))  # P(l + noise > 0)
+
+
+GATE_LAWS = {  # kind, training: the mean of m; its gradient at l = 0, T = 2
+    ("ste", False): (opens, 1 / 8),
+    ("ste", True): (opens, 1 / 8),
+    ("soft", False): (lambda logits: torch.sigmoid(logits / 2), 1 / 8),
+    ("none", True): (torch.ones_like, 0),
+    ("logistic", False): (opens, 1 / 8),
+    ("logistic", True): (torch.sigmoid, (4 - math.pi) / 8),
+    ("gumbel", False): (opens, 1 / 8),
+    ("gumbel", True): (opens_by_gumbel, None),
+}
+
+
+@pytest.mark.parametrize("case, expected", GATE_LAWS.items(), ids=str)
+def test_a_gate_opens_by_its_law(case, expected):
+    (kind, training), (law, slope) = case, expected
+    m, alpha = bayesncl.gate(GATE_LOGITS, kind, temperature=2.0, training=training)
+    assert torch.allclose(alpha, torch.sigmoid(GATE_LOGITS / 2))
+    if kind != "soft":
+        assert {*m.unique().tolist()} <= {0, 1}
+    for part in (alpha > 0), (alpha < 0.3), (alpha > 0.7):
+        assert abs((m - law(GATE_LOGITS))[part].mean()) < 0.01
+    if slope:
+        logits = torch.zeros(4000, 20, requires_grad=True)
+        m, _ = bayesncl.gate(logits, kind, temperature=2.0, training=training)
+        (gradient,) = torch.autograd.grad(m.sum(), logits)
+        assert gradient.mean().item() == pytest.approx(slope, abs=0.002)
+
+
+@pytest.mark.parametrize("rho", [0.3, 0.0, 1.0])
+def test_the_divergence_and_its_gradient_are_torchs(rho):
+    edges = torch.tensor([[0, 1, 0.001, 0.999, 0.005, 0.995, 0.5]])
+    alpha = torch.cat([torch.rand(30, 7), edges]).requires_grad_()
+    p = torch.distributions.Bernoulli(alpha.clamp(0.01, 0.99))
+    q = torch.distributions.Bernoulli(torch.tensor(rho).clamp(0.01, 0.99))
+    theirs = torch.distributions.kl_divergence(p, q).sum(1).mean()
+    ours = bayesncl.bernoulli_kl(alpha, rho)
+    gradients = [torch.autograd.grad(kl, alpha)[0] for kl in (ours, theirs)]
+    assert torch.allclose(ours, theirs, rtol=1e-5)
+    assert torch.allclose(*gradients, atol=1e-5)
+
+
+def gated_network(flags):
+    small = "--device cpu --arch resnet8 --image-size 8 --head-out 5"
+    torch.manual_seed(0)
+    return bayesncl.network(bayesncl.parser().parse(shlex.split(f"{small} {flags}")))
+
+
+@pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
+@pytest.mark.parametrize("similarity", ["cosine", "ipw"])
+@pytest.mark.parametrize("flag", ["", "--no-detach --gate-temperature 4 --activation softplus"])
+def test_bayesncls_network_is_its_equations(training, similarity, flag):
+    x, weight, of_alpha = torch.randn(12, 3, 8, 8), torch.randn(12, 5), torch.randn(12, 5)
+    model = gated_network(f"--similarity {similarity} {flag}").train(training)
+    model.frequency.copy_(torch.tensor([0.001, 0.3, 0.5, 0.9, 1]))
+    h = model.backbone(x)
+    z = model.activation(model.head(h))
+    frequency = model.frequency
+    if similarity == "ipw":
+        if training:
+            frequency = 0.99 * frequency + 0.01 * (z > 0).float().mean(0)
+        z = z / frequency.clamp(min=0.01).sqrt()
+    logits = model.gating(h if model.args.detach is False else h.detach())
+    alpha = torch.sigmoid(logits / model.args.gate_temperature)
+    m = (alpha > 0.5).float() + alpha - alpha.detach()
+    expected = [h, z * m, m, alpha]
+    found = model(x)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5)
+    gradients = []
+    for _, masked, _, alpha in found, expected:
+        loss = (weight * masked).sum() + (of_alpha * alpha).sum()
+        gradients.append(torch.autograd.grad(loss, model.parameters()))
+    for ours, theirs in zip(*gradients):
+        assert torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+    assert torch.allclose(model.state_dict()["frequency"], frequency)
+
+
+def test_a_gates_noise_is_of_training_alone():
+    x, model = torch.randn(12, 3, 8, 8), gated_network("--gate logistic")
+    assert not torch.equal(model(x)[2], model(x)[2])
+    model.eval()
+    assert torch.equal(model(x)[2], model(x)[2])
+
+
+# ------------------------------------------------------------ what the evaluation must not do
+def test_unseen_images_choose_the_penalty():
+    y = torch.arange(400) % 2
+    x = torch.randn(400, 300)
+    x[:, :30] += 0.6 * y[:, None]
+    y = torch.where(torch.rand(400) < 0.2, 1 - y, y)  # a weak penalty learns what is wrong by heart
+    assert common.fit_probe(x, y, (1.0, 1e-5))[1] == 1
+
+
+def test_the_order_of_the_file_does_not_choose_it():
+    y = torch.arange(200) // 10  # sorted: the last tenth has classes of its own
+    x = F.one_hot(y) + 0.1 * torch.randn(200, 20)
+    assert common.fit_probe(x, y, (1e3, 1e-3))[1] == 1e-3
+
+
+def test_an_image_is_probed_as_if_alone():
+    x, y = torch.randn(200, 5) + 3, torch.arange(200) % 4
+    classify, _ = common.fit_probe(x, y)
+    other = 2 * torch.randn(50, 5)
+    assert torch.allclose(classify(other)[:2], classify(other[:2]), atol=1e-5)
+
+
+def test_the_probe_stops_where_little_is_gained():
+    x, y = torch.randn(300, 300), torch.arange(300) % 3  # as many features as images: many steps
+    weights = common.logistic_regression(x, y, 1e-5)
+    again = common.logistic_regression(x, y, 1e-5, start=weights)
+    losses = []
+    for w in weights, again:
+        decay = 1e-5 / 2 * w[:-1].square().sum()
+        losses.append(F.cross_entropy(x @ w[:-1] + w[-1], y) + decay)
+    assert losses[0] - losses[1] < 1e-4
+
+
+class OneLayer(nn.Module):
+    """Images of 4 x 4 pixels → h, and z = h."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(48, 6)
+
+    def forward(self, x):
+        h = self.layer(x.flatten(1))
+        return h, h
+
+
+def test_features_are_of_float32():
+    x, model = torch.randint(0, 256, (8, 3, 4, 4), dtype=torch.uint8), OneLayer()
+    h, _ = common.features(model, x, 4)
+    assert torch.allclose(h, model(common.eval_view(x, 4))[0], atol=1e-6)
+
+
+def test_the_probe_is_trained_on_labelled_images(tmp_path):
+    y = torch.arange(80) % 2
+    x = (255 * y.byte()).view(-1, 1, 1, 1).expand(-1, 3, 4, 4)
+    two = torch.arange(2)
+    data = common.Data("mine", x, x, y, y, x_unlabeled=255 - x, classes=two)
+    run = SimpleNamespace(args=SimpleNamespace(image_size=4), device="cpu", folder=tmp_path)
+    assert common.evaluate(run, data, OneLayer())[0]["lp1"] == 100
+
+
+# ------------------------------------------------------------------------ what only a GPU does
+@pytest.mark.parametrize("capability, fast", [((7, 5), False), ((8, 0), True), ((9, 0), True)])
+def test_bf16_is_for_gpus_that_have_it(monkeypatch, capability, fast):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert common.has_bf16(torch.device("cuda")) is fast
+
+
+def test_convolutions_are_of_float32(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    common.launch(lambda: None)
+    assert not torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize("device, kind", [("cuda", nn.SyncBatchNorm), ("cpu", nn.BatchNorm1d)])
+def test_processes_on_gpus_share_their_batch_statistics(monkeypatch, device, kind):
+    monkeypatch.setattr(common, "world", lambda: 2)
+    monkeypatch.setattr(nn.parallel, "DistributedDataParallel", lambda model, **_: model)
+    run = SimpleNamespace(device=torch.device(device))
+    model = common.Run.parallel(run, nn.Sequential(nn.BatchNorm1d(3)))
+    assert type(model[0]) is kind
+
+
 # ------------------------------------------------------------------- what a program needs, and sets
 NAMES = "simclr ncl bayesncl sparsehead simsiam nce mmncl lpjepa sae sparse_coding interpret look"
 
