@@ -858,6 +858,42 @@ def test_compiled_code_makes_the_same_views(monkeypatch):
     assert torch.allclose(common.augment(x, 16), on_cpu, atol=1e-6)
 
 
+def test_draws_are_even_and_independent(recorded):
+    """Shares of 8,000 views; and no draw tells anything of another, or of the other view."""
+    n, x = 8000, torch.randint(0, 256, (4000, 3, 16, 16), dtype=torch.uint8)
+    views = torch.cat(common.two_views(x, 8, jitter=0.6, gray=0.3, blur=0.4))
+    (_, _, (top, left, high, wide, _, flip, _)), *colours, (_, blurred, (sigma,)) = recorded
+    jittered = colours[3][2][0].flatten() != 0  # hue: 0 changes nothing
+    found = dict(top=top / (17 - high), left=left / (17 - wide), sigma=(sigma - 0.1) / 1.9)
+    even = dict(sigma=found["sigma"])  # from 0 to 1
+    shares = dict(flip=(flip, 0.5), blur=(blurred, 0.4), jitter=(jittered, 0.8))
+    shares["grey"] = (views.std(1).amax((1, 2)) < 1e-4, 0.3)
+    shares["wide"] = (wide[wide != high] > high[wide != high], 0.5)
+    found |= {name: observed for name, (observed, _) in shares.items() if len(observed) == n}
+    for k, adjust in enumerate(common.COLOUR_OPERATORS):
+        name = adjust.__name__
+        found[name] = (colours[k][2][0].flatten() - int(k < 3)) / (0.6 if k < 3 else 0.15)
+        even[name] = found[name][jittered] / 2 + 0.5
+        turns = torch.stack([chosen for operator, chosen, _ in colours if operator is adjust])
+        assert (turns.sum(0) == 1).all(), name
+        found[f"turn of {name}"] = turns.int().argmax(0)
+        shares[f"first is {name}"] = (turns[0], 0.25)
+    for name, value in even.items():
+        assert value.min() >= -1e-5, name
+        assert value.max() <= 1 + 1e-5, name
+        shares |= {f"{name} below {q}": (value < q, q) for q in (0.25, 0.75)}
+    for name, (observed, share) in shares.items():
+        assert near(observed.float().mean(), share, len(observed)), name
+
+    found = {name: value.float() for name, value in found.items()}
+    for (a, of_a), (b, of_b) in itertools.combinations(found.items(), 2):
+        if not (a.startswith("turn") and b.startswith("turn")):
+            assert abs(torch.corrcoef(torch.stack([of_a, of_b]))[0, 1]) < 5 / n**0.5, (a, b)
+    for name, value in found.items():
+        of_views = torch.corrcoef(value.view(2, -1))
+        assert abs(of_views[0, 1]) < 5 / (n / 2) ** 0.5, f"{name}, two views"
+
+
 # ---- whole views
 @pytest.fixture
 def squares():
