@@ -7605,25 +7605,25 @@ def matched(model, args, views, _, __, shared):
     return loss
 
 
-GATED = "--temperature 0.3 --kl-weight 0.1 --prior 0.3 --gate-lr 0.01"
-SPARSE = "--temperature 0.3 --sparse-weight 0.05 --bias-lr 0.02"
-MATCHED = "--projections 20 --mu 0.3 --invariance-weight 3 --match-weight 2"
-PLAIN = {  # flags; loss; which weights are a group of their own, and what this group has
+GATED_FLAGS = "--temperature 0.3 --kl-weight 0.1 --prior 0.3 --gate-lr 0.01"
+PENALISED_FLAGS = "--temperature 0.3 --sparse-weight 0.05 --bias-lr 0.02"
+MATCHED_FLAGS = "--projections 20 --mu 0.3 --invariance-weight 3 --match-weight 2"
+TRAININGS = {  # flags; loss; which weights are a group of their own, and what this group has
     "simclr": ("--temperature 0.3", contrastive, None, {}),
     "ncl": ("--temperature 0.3", contrastive, None, {}),
-    "bayesncl": (GATED, gated, lambda name, p: name.startswith("gating"), dict(lr=0.01)),
-    "sparsehead": (SPARSE, penalised, lambda name, p: p.ndim == 1, dict(lr=0.02)),
+    "bayesncl": (GATED_FLAGS, gated, lambda name, p: name.startswith("gating"), dict(lr=0.01)),
+    "sparsehead": (PENALISED_FLAGS, penalised, lambda name, p: p.ndim == 1, dict(lr=0.02)),
     "simsiam": ("", predictive, lambda name, p: name.startswith("predictor"), dict(fixed=True)),
     "nce": ("", of_class, None, {}),
     "mmncl": ("--temperature 0.3", captioned, None, {}),
-    "lpjepa": (MATCHED, matched, None, {}),
+    "lpjepa": (MATCHED_FLAGS, matched, None, {}),
 }
 
 
 def train_plainly(name, argv):
     """The weights before and after a training without common.Run, schedules or --limit."""
     method = importlib.import_module(name)
-    _, loss_of, is_own, special = PLAIN[name]
+    _, loss_of, is_own, special = TRAININGS[name]
     args = method.parser().parse(argv)
     torch.manual_seed(7)
     data = common.subset(common.load_data("mine", args.data_root), 80)
@@ -7664,7 +7664,7 @@ def train_plainly(name, argv):
     return begun, model.state_dict()
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", TRAININGS)
 def test_training_is_a_plain_loop_also_after_ctrl_c(name, tmp_path, monkeypatch):
     arrays = shapes.draw(100, 20)
     for part, n in ("train", 100), ("test", 20):
@@ -7672,7 +7672,7 @@ def test_training_is_a_plain_loop_also_after_ctrl_c(name, tmp_path, monkeypatch)
     if name in ("nce", "mmncl"):  # which need labels or captions, so not these
         arrays["x_unlabeled"] = 255 - arrays["x_train"]
     np.savez(tmp_path / "mine.npz", **arrays)
-    argv = shlex.split(f"{PLAIN_FLAGS} --data-root {tmp_path} {PLAIN[name][0]}")
+    argv = shlex.split(f"{PLAIN_FLAGS} --data-root {tmp_path} {TRAININGS[name][0]}")
     main = importlib.import_module(name).main
     monkeypatch.setattr(signal, "signal", mock.Mock())
     monkeypatch.setattr(common, "evaluate", mock.Mock(side_effect=KeyboardInterrupt))
@@ -7884,10 +7884,12 @@ def test_processes_on_gpus_share_their_batch_statistics(monkeypatch, device, kin
 
 
 # ------------------------------------------------------------------- what a program needs, and sets
-NAMES = "simclr ncl bayesncl sparsehead simsiam nce mmncl lpjepa sae sparse_coding interpret look"
+PROGRAMS = (
+    "simclr ncl bayesncl sparsehead simsiam nce mmncl lpjepa sae sparse_coding interpret look"
+)
 
 
-@pytest.mark.parametrize("name", NAMES.split())
+@pytest.mark.parametrize("name", PROGRAMS.split())
 def test_a_program_says_what_it_needs(name):
     block = re.match(r"# /// script\n((?:# .*\n)+)# ///\n", (ROOT / f"{name}.py").read_text())
     lines = [line.removeprefix("# ").partition(" = ") for line in block[1].splitlines()]
@@ -7908,7 +7910,7 @@ def test_waiting_threads_do_not_spin(own, found):
     assert done.stdout.strip() == found
 
 
-@pytest.mark.parametrize("name", sorted({*NAMES.split()} - {"interpret"}))
+@pytest.mark.parametrize("name", sorted({*PROGRAMS.split()} - {"interpret"}))
 def test_common_is_imported_before_torch(name):
     lines = (ROOT / f"{name}.py").read_text().splitlines()
     assert lines.index("import common") < lines.index("import torch")
