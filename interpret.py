@@ -404,13 +404,6 @@ class Vectors:
         return basis.div_(basis.norm(dim=0))
 
 
-def sparse_matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape) -> Tensor:
-    """A sparse tensor of entries (nnz,), in any order."""
-    places = torch.from_numpy(np.stack([rows, columns]))
-    values = torch.from_numpy(values)
-    return torch.sparse_coo_tensor(places, values, shape, check_invariants=False).coalesce()
-
-
 def head_curves(vectors: Vectors, ys: list[np.ndarray]) -> list[np.ndarray]:
     """Cons. of the n images where a random direction is largest, n = 1, ..., N, for each label.
 
@@ -720,6 +713,13 @@ def unit_judge(h: np.ndarray) -> Tensor:
     return F.normalize(torch.from_numpy(np.array(h, np.float64, order="C")))
 
 
+def sparse_matrix(rows: np.ndarray, columns: np.ndarray, values: np.ndarray, shape) -> Tensor:
+    """A sparse tensor of entries (nnz,), in any order."""
+    places = torch.from_numpy(np.stack([rows, columns]))
+    values = torch.from_numpy(values)
+    return torch.sparse_coo_tensor(places, values, shape, check_invariants=False).coalesce()
+
+
 def mean_cosine(weights: Tensor, h: Tensor) -> np.ndarray:
     """Mean cosine of all pairs of images, each weighted by the product of their weights: (K,).
 
@@ -754,6 +754,38 @@ def mono_score(a: Activations, h: Tensor) -> np.ndarray:
     return mean_cosine(weights, h) - mean_cosine(equal, h)
 
 
+class Meetings:
+    """The pairs of dimensions that an image activates both, each pair once.
+
+    So an entry meets those that are behind it in its image: of these the dimension is larger.
+    """
+
+    def __init__(self, a: Activations, values: np.ndarray):
+        by_image = np.argsort(a.images, kind="stable")  # and within an image by dimension
+        self.a = a
+        self.values = values  # (nnz,)
+        self.other_dims = a.dims[by_image]
+        self.other_values = values[by_image]
+        self.behind = np.empty_like(by_image)  # the place in by_image behind each entry
+        self.behind[by_image] = np.arange(1, len(values) + 1)
+        ends = np.cumsum(np.bincount(a.images, minlength=a.N))
+        self.n = ends[a.images] - self.behind  # how many each entry meets, (nnz,)
+
+    def products(self, some: slice) -> np.ndarray:
+        """Of a few dimensions with all behind the first of them: (width, K - first)."""
+        a = self.a
+        first = some.start
+        shape = some.stop - first, a.K - first
+        entries = slice(a.start[first], a.start[some.stop])
+        n = self.n[entries]
+        begin = starts(n)
+        others = np.arange(begin[-1]) + np.repeat(self.behind[entries] - begin[:-1], n)
+        rows = np.repeat(a.dims[entries] - first, n)
+        columns = self.other_dims[others] - first
+        products = np.repeat(self.values[entries], n) * self.other_values[others]
+        return np.bincount(rows * shape[1] + columns, products, math.prod(shape)).reshape(shape)
+
+
 def overlaps(a: Activations) -> tuple[np.ndarray, float | None]:
     """How much dimensions overlap: |cosines| of their vectors of N activations ([NCL], Fig. 3c).
 
@@ -768,13 +800,8 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float | None]:
         matrix = torch.zeros(N, K, dtype=torch.float32)
         matrix[a.images, a.dims] = torch.from_numpy(values)
     else:
-        by_image = np.argsort(a.images, kind="stable")  # and within an image by dimension
-        other_dims = a.dims[by_image]
-        other_values = values[by_image]
-        after = np.empty_like(by_image)  # the place in by_image behind each entry
-        after[by_image] = np.arange(1, len(values) + 1)
-        meets = np.cumsum(np.bincount(a.images, minlength=N))[a.images] - after
-        cost = cost + np.bincount(a.dims, meets, K)
+        meetings = Meetings(a, values)
+        cost = cost + np.bincount(a.dims, meetings.n, K)
     largest = np.zeros(K)
     total = 0.0
     for some in progress(pieces(K, cost), "duplicates"):
@@ -782,17 +809,7 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float | None]:
         if dense:
             cosines = (matrix[:, some].T @ matrix[:, first:]).numpy()
         else:
-            # Two dimensions meet where an image activates both. So each entry is multiplied with
-            # those that are behind it in its image: of these the dimension is larger.
-            entries = slice(a.start[first], a.start[some.stop])
-            times = meets[entries]
-            begin = starts(times)
-            others = np.arange(begin[-1]) + np.repeat(after[entries] - begin[:-1], times)
-            cells = np.repeat((a.dims[entries] - first) * (K - first) - first, times)
-            cells += other_dims[others]
-            products = np.repeat(values[entries], times) * other_values[others]
-            size = some.stop - first
-            cosines = np.bincount(cells, products, size * (K - first)).reshape(size, -1)
+            cosines = meetings.products(some)
         cosines = np.triu(np.abs(cosines), 1)  # each pair once: (width, K - first)
         largest[some] = np.maximum(largest[some], cosines.max(1))
         largest[first:] = np.maximum(largest[first:], cosines.max(0))
