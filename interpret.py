@@ -780,10 +780,12 @@ class Meetings:
         n = self.n[entries]
         begin = starts(n)
         others = np.arange(begin[-1]) + np.repeat(self.behind[entries] - begin[:-1], n)
-        rows = np.repeat(a.dims[entries] - first, n)
-        columns = self.other_dims[others] - first
-        products = np.repeat(self.values[entries], n) * self.other_values[others]
-        return np.bincount(rows * shape[1] + columns, products, math.prod(shape)).reshape(shape)
+        cells = np.repeat((a.dims[entries] - first) * shape[1], n)  # row * width + column
+        cells += self.other_dims[others]
+        cells -= first
+        products = np.repeat(self.values[entries], n)
+        products *= self.other_values[others]
+        return np.bincount(cells, products, math.prod(shape)).reshape(shape)
 
 
 def overlaps(a: Activations) -> tuple[np.ndarray, float | None]:
