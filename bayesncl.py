@@ -8,9 +8,7 @@
     α = sigmoid(gating(sg[h]) / T)         keep probability of each dimension, for each image
     m = 1[α > ½]                           straight-through estimator (STE): the gradient is α's
     L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
-    σ₊: ReLU going forward;  NT-Xent: the loss of simclr.py
-    sg: stop-gradient. Neither term trains the backbone through the gate (as in the authors' code; a
-    summary of the paper says so of the KL alone)
+    σ₊: ReLU going forward;  NT-Xent: the loss of simclr.py;  sg: stop-gradient
     T: the gate's temperature;  ρ: prior probability of keeping a dimension;  λ: the KL's weight
 
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441.
@@ -23,7 +21,7 @@ The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
 2. The settings `shapes` and `default` are ours.
-3. z⁺ ⊙ m is normalised once, in the loss (theirs: z⁺ before it, too).
+3. Only z⁺ ⊙ m is normalised, in the loss (theirs: z⁺ too, before the mask).
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
 5. The gate `logistic` and the similarity `ipw` are ours, to ask what the gate does.
 6. ncl.py's TopK and spectral loss are not here: the paper has neither with a gate.
@@ -40,8 +38,16 @@ NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256, g
 TRAINING = dict(  # warmup in epochs
     epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4, warmup=10.0
 )
-METHOD = dict(temperature=0.2, activation="rep_relu")
-GATE = dict(gate_lr=0.1, prior=0.8, kl_weight=3e-5)
+METHOD = dict(temperature=0.2, activation="rep_relu", similarity="cosine", head="mlp")
+GATE = dict(
+    gate="ste",
+    gate_layers=2,
+    gate_temperature=1.0,
+    gate_lr=0.1,
+    prior=0.8,
+    kl_weight=3e-5,
+    detach=True,
+)
 # crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
 PAPER = NETWORK | TRAINING | METHOD | GATE | VIEWS  # NCL's CIFAR recipe, with BayesNCL's gate
@@ -220,7 +226,7 @@ class BayesNCL(nn.Module):
         """
         if self.training:
             (active,) = common.gather((z > 0).float())
-            # Over about the last hundred batches, two of them a step: one of each view.
+            # A running mean of about a hundred batches; a step has two, one of each view.
             self.frequency.lerp_(active.mean(0), 0.01)
         return z * self.frequency.clamp(min=0.01).rsqrt()  # no factor above 10
 
@@ -230,51 +236,42 @@ network = BayesNCL  # the name by which tools/ build the model of any method
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
-    flags = common.Parser(__file__, __doc__)
-    flags.image_flags(PRESETS)
-    whole = common.whole_number(1)
+    """The command line: common flags, then this method's. Their defaults are in PRESETS."""
+    flags = common.Parser(__file__, __doc__, PRESETS)
+    flags.image_flags()
+    count = common.number(int, 1)
+    positive = common.number(float, 1e-12)
     add = flags.add_argument
-    add("--temperature", type=common.within(0), help="τ of NT-Xent (paper: 0.2)")
-    add("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
-    add("--head-hidden", type=whole, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
-    add("--head-out", type=whole, help="its outputs K (paper: 256; ImageNet-100: 2048)")
+    add("--temperature", type=positive, help="τ of NT-Xent (paper: 0.2)")
+    add("--head", choices=["mlp", "linear", "none"], help="projection head")
+    add("--head-hidden", type=count, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
+    add("--head-out", type=count, help="its outputs K (paper: 256; ImageNet-100: 2048)")
     add("--activation", choices=ACTIVATIONS, help="σ₊ (paper: rep_relu; ImageNet-100: relu)")
-    share = common.within(0, 1)
     gates = ["ste", "gumbel", "logistic", "soft", "none"]
-    add("--gate", choices=gates, default="ste", help="m of α (paper: ste; none: NCL, no gate)")
+    add("--gate", choices=gates, help="m of α (paper: ste; none: NCL, no gate)")
+    add("--gate-layers", type=int, choices=[1, 2, 3], help="of the gating head (paper: 2)")
+    add("--gate-hidden", type=count, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
+    add("--gate-lr", type=positive, help="its peak learning rate (authors: 0.1)")
+    add("--gate-temperature", type=positive, help="T of α")
     add(
-        "--gate-layers",
-        type=int,
-        choices=[1, 2, 3],
-        default=2,
-        help="of the gating head (paper: 2)",
+        "--prior",
+        type=common.number(float, 0, 1),
+        help="ρ, prior probability that a dimension is kept (authors: 0.8)",
     )
-    add("--gate-hidden", type=whole, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
-    add("--gate-lr", type=common.within(0), help="its peak learning rate (authors: 0.1)")
-    add("--gate-temperature", type=common.within(0), default=1.0, help="T of α")
-    add("--prior", type=share, help="ρ, prior probability that a dimension is kept (authors: 0.8)")
-    add("--kl-weight", type=common.within(0, closed=True), help="λ of the KL term (authors: 3e-5)")
+    add("--kl-weight", type=common.number(float, 0), help="λ of the KL term (authors: 3e-5)")
     add("--no-detach", dest="detach", action="store_false", help="the gate trains the backbone too")
-    add("--similarity", choices=["cosine", "ipw"], default="cosine", help="ipw: of z_k / √π_k")
+    add("--similarity", choices=["cosine", "ipw"], help="ipw: of z_k / √π_k")
     return flags
 
 
 def main(argv=None):
     args = parser().parse(argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
+    data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = dict(
-        size=args.image_size,
-        min_scale=args.min_scale,
-        jitter=args.jitter,
-        gray=args.gray,
-        blur=args.blur,
-        crop=args.crop,
-    )
+    views = {name: getattr(args, name) for name in VIEWS}
 
     model = network(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
@@ -283,31 +280,27 @@ def main(argv=None):
     groups = [dict(params=others), gating]  # the gate has a learning rate of its own
     optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args, data)
-    net = run.parallel(model)  # under torchrun it averages the processes' gradients
+    run = common.Run(args, data, model, optimizer)
 
     def contrast(z1, z2):
         return nt_xent(z1, z2, args.temperature)
 
     def both(v1, v2):
-        return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
+        return model(v1), model(v2)  # two calls: BatchNorm sees one view at a time
 
-    # With --compile as torch.compile makes them; else as they are.
+    # Compiled with --compile, else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     contrast = run.compile(contrast)
 
-    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
-    for epoch in range(first, args.epochs):
-        model.train()
-        run.begin_epoch(epoch)
+    for epoch in run.epochs():  # those that are not done yet
         log = []
-        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        batches = data.batches(args, epoch)
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1, m1, alpha1), (_, z2, _, alpha2) = both(v1, v2)
             # Under torchrun each process has a part of the batch; the loss is of all parts.
             z1, z2, m1, alpha1, alpha2 = common.gather(z1, z2, m1, alpha1, alpha2)
@@ -317,15 +310,15 @@ def main(argv=None):
 
             optimizer.zero_grad()
             loss.backward()
+            common.average_gradients(model)
             optimizer.step()
 
             scalars = dict(loss=loss.detach(), kl=kl.detach(), open=m1.detach().mean())
             log.append(scalars | common.health(z1))
-        run.end_epoch(epoch, log, model, optimizer)
+        run.end_epoch(log)
 
-    if common.rank() == 0:
-        metrics, *_ = common.evaluate(run, data, model)
-        run.finish(metrics, model.backbone)
+    if common.RANK == 0:
+        run.finish(*common.evaluate(model, data, args))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,8 @@
-"""What every method file shares: views, network, optimiser, data, linear probe and neighbours.
+"""What the methods share, in the order in which a training uses it: flags, data, views, network,
+optimiser, processes, run folder; at the end the linear probe, the papers' measures, and launch.
 
-    two_views(images, size) → two float32 batches (N, 3, S, S), on the uint8 images' device
-    resnet(arch, size) → a ResNet without classifier, and the dimension d of what it returns
-    evaluate(run, data, model) → the numbers that the records of all methods have
-
-Below the double line: flags, run folders, checkpoints, torchrun. No loss or training loop is here.
+No loss and no training loop is here. A method file and this one are a whole program; the built-in
+data set needs shapes.py too. A run leaves a folder, from which interpret.py and look.py go on.
 
 Where all methods differ from their authors' code:
 1. The CIFAR stem has padding 1 (NCL: 2).
@@ -21,63 +19,348 @@ Where all methods differ from their authors' code:
 
 import argparse
 import contextlib
-import copy
 import ctypes
-import dataclasses
-import importlib
-import inspect
-import io
+import functools
 import json
 import math
 import os
+import platform
 import shlex
-import shutil
-import signal
 import subprocess
 import sys
 import time
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import NoReturn
 
-# Threads that wait do not spin: beside another program two cores are then up to four times as fast.
-# torch reads this when it is imported, so programs import common first.
+# Threads that wait do not spin. Beside another program on two cores that is up to four times as
+# fast. torch reads it when it is imported, so programs import common first.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-import interpret
-from interpret import ACTIVE, BadInput, markdown, need  # methods use these as common.BadInput, …
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+import torch.nn as nn  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+import torchvision  # noqa: E402
+import torchvision.transforms.v2.functional as TF  # noqa: E402
+from torch import Tensor  # noqa: E402
 
-import numpy as np
-import torch
-import torch.distributed as dist
-import torch.nn as nn
-import torch.nn.functional as F
-import torchvision
-import torchvision.transforms.v2.functional as TF
-from torch import Tensor
+
+class BadInput(ValueError):
+    """What the user gave cannot be used. The message is one line: what is wrong, what to do."""
+
+
+def need(condition, text: str) -> None:
+    """BadInput with this text unless the condition holds."""
+    if not condition:
+        raise BadInput(text)
+
+
+# ------------------------------------------------------------------------------------------- flags
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+RANK = int(os.environ.get("RANK", 0))  # this process's number, by torchrun
+WORLD = int(os.environ.get("WORLD_SIZE", 1))  # how many train together
+
+
+def number(kind, least, most=math.inf):
+    """An argparse type: an int or a float from `least` to `most`."""
+
+    def parse(text):
+        value = kind(text)
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not between {least} and {most}")
+        return value
+
+    parse.__name__ = kind.__name__  # for "invalid int value"
+    return parse
+
+
+class Parser(argparse.ArgumentParser):
+    """--device, --out and --resume; image_flags() adds what all image methods share.
+
+    A flag that is not typed has the run's value, if one goes on, else the preset's.
+    """
+
+    OF_A_CALL = {"device", "out", "resume", "data_root", "compile"}  # they change no number
+
+    def __init__(self, file: str, doc: str, presets: dict[str, dict]):
+        raw = argparse.RawDescriptionHelpFormatter
+        super().__init__(description=doc, formatter_class=raw, argument_default=argparse.SUPPRESS)
+        self.method = Path(file).stem
+        self.presets = presets
+        self.defaults = dict(device=DEVICE, out=None, resume=None)
+        self.add_argument("--device", help="cuda, cuda:1, cpu")
+        self.add_argument("--out", help="run folder (default: a new one under runs/)")
+        self.add_argument("--resume", metavar="RUN", help="go on with this run, as it was begun")
+
+    def image_flags(self) -> None:
+        """Flags of all image methods."""
+        self.defaults |= dict(dataset="shapes", data_root="data", limit=None, seed=1)
+        self.defaults |= dict(precision="auto", compile=False)
+        count = number(int, 1)
+        not_negative = number(float, 0)
+        share = number(float, 0, 1)
+        add = self.add_argument
+        add("--dataset", help="shapes, cifar10, cifar100, stl10, svhn, your own (default: shapes)")
+        add("--preset", choices=self.presets, help="settings for this data set, not --dataset's")
+        add("--data-root", help="folder of the data sets (default: data)")
+        add("--limit", type=count, help="train on so many images, classes in proportion")
+        archs = ["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"]
+        add("--arch", choices=archs, help="backbone")
+        add("--image-size", type=number(int, 8), help="side of the views in pixels")
+        add("--epochs", type=count, help="passes over the training images")
+        add("--batch-size", type=number(int, 2), help="images a step, of all processes")
+        add("--optimizer", choices=OPTIMIZERS, help="sgd with momentum 0.9")
+        add("--lr", type=number(float, 1e-12), help="peak learning rate")
+        add("--weight-decay", type=not_negative, help="under LARS not of biases and norms")
+        add("--warmup", type=not_negative, help="epochs of linear warm-up, at most half the run")
+        add("--min-scale", type=number(float, 1e-3, 1), help="smallest area of a crop")
+        add("--jitter", type=share, help="strength of colour jitter; hue a quarter of it")
+        add("--gray", type=share, help="probability of a grey view")
+        add("--blur", type=share, help="probability of Gaussian blur, σ from 0.1 to 2 pixels")
+        add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops")
+        add("--seed", type=number(int, 0, 2**32 - 1), help="of weights, views and order")
+        add("--precision", choices=["auto", "bf16", "fp32"], help="of the network")
+        add("--compile", action="store_true", help="torch.compile, for long runs")
+
+    def error(self, message):
+        raise BadInput(f"{message} (--help lists the flags)")
+
+    def parse(self, argv=None) -> argparse.Namespace:
+        """The settings of a new run, or of the one that --resume names."""
+        typed = vars(self.parse_args(argv))
+        if "resume" in typed:
+            settings = self.settings_of(Path(typed["resume"]))
+            own = sorted(typed.keys() - self.OF_A_CALL | typed.keys() & {"out"})
+            need(not own, f"--resume goes on by the run's own settings; leave out {', '.join(own)}")
+        else:
+            name = typed.get("preset", typed.get("dataset", "shapes"))
+            settings = self.presets.get(name, self.presets["default"])
+            words = sys.argv[1:] if argv is None else argv
+            command = shlex.join([f"{self.method}.py", *words])
+            settings = settings | dict(method=self.method, command=command, processes=WORLD)
+        args = argparse.Namespace(**self.defaults | settings | typed)
+        check_device(args.device)
+        if getattr(args, "precision", None) == "auto":
+            args.precision = "bf16" if has_bf16(args.device) else "fp32"
+        return args
+
+    def settings_of(self, run: Path) -> dict:
+        """The settings of a run of this program that can go on here."""
+        try:
+            settings = json.loads((run / "config.json").read_text())
+            method, processes = settings["method"], settings["processes"]
+        except (OSError, ValueError, LookupError, TypeError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise BadInput(f"{run} is no run: its config.json cannot be read ({reason})") from error
+        need(method == self.method, f"{run} is a run of {method}.py")
+        launcher = f"torchrun --nproc_per_node={processes}"
+        need(processes == WORLD, f"{run} is a run of {processes} processes: {launcher}")
+        missing = self.presets["default"].keys() - settings.keys()
+        need(not missing, f"{run} does not say {sorted(missing)}: an older version made it")
+        return settings
+
+
+def check_device(device: str) -> None:
+    """BadInput unless a tensor can be made on the device."""
+    try:
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]  # torch goes on for a page
+        raise BadInput(f"--device {device} is not there: {reason}") from error
+
+
+def has_bf16(device: str) -> bool:
+    """Whether bf16 is faster than fp32 there: GPUs from Ampere on, CPUs with AMX or AVX512-BF16."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_capability(device)[0] >= 8
+    capabilities = torch.cpu.get_capabilities()
+    return any(capabilities.get(kind) for kind in ("amx_bf16", "avx512_bf16"))
+
+
+# -------------------------------------------------------------------------------------------- data
+class Data:
+    """The data set args.dataset, with args.limit of its training images.
+
+    train, test   "x", images (N, 3, H, W) uint8; where there are any, labels "y" and "background",
+                  (N,) int64, and "captions" as they are
+    classes       "y" and "background" → the classes (C,), integers or words; label k is the k-th
+    images        what pre-training sees: x_unlabeled where there is one, else x_train
+    """
+
+    def __init__(self, args: argparse.Namespace, unlabelled=True):
+        if RANK > 0:
+            dist.barrier()  # wait here until the first process has downloaded the data
+        arrays = find_arrays(args.dataset, Path(args.data_root))
+        if RANK == 0 and WORLD > 1:
+            dist.barrier()
+        self.train = part_of(arrays, "train")
+        self.test = part_of(arrays, "test")
+        self.classes = {}
+        for kind in ("y", "background"):
+            if kind in self.train or kind in self.test:
+                self.classes[kind] = number_labels(self.train, self.test, kind)
+        pool = None
+        if unlabelled and "x_unlabeled" in arrays:
+            pool = part_of(arrays, "unlabeled")["x"]
+        if args.limit:
+            n = len(self.train["x"]) if pool is None else len(pool)
+            need(args.limit <= n, f"--limit {args.limit}: there are {n} training images")
+            # Evenly spaced in the order of classes, these stay in proportion.
+            by_class = self.train.get("y", torch.zeros(len(self.train["x"]))).argsort(stable=True)
+            chosen = by_class[evenly(args.limit, len(by_class))].sort().values
+            self.train = {kind: values[chosen] for kind, values in self.train.items()}
+            if pool is not None:
+                pool = pool[evenly(args.limit, n)]
+        self.images = self.train["x"] if pool is None else pool
+        if args.device.startswith("cuda"):
+            free, _ = torch.cuda.mem_get_info(args.device)
+            if 2 * self.images.nbytes < free:
+                self.images = self.images.to(args.device)
+
+    def steps(self, batch_size: int) -> int:
+        """Batches in an epoch; BadInput without one, or where the processes' shares differ."""
+        n = len(self.images)
+        need(batch_size <= n, f"--batch-size {batch_size} is more than the {n} training images")
+        equal = batch_size % WORLD == 0 and batch_size >= 2 * WORLD
+        need(equal, f"--batch-size {batch_size}: {WORLD} processes take an equal part, two or more")
+        return n // batch_size
+
+    def batches(self, args: argparse.Namespace, epoch: int):
+        """Yield images (n, 3, H, W) uint8 and their indices, on the device, in random order.
+
+        The last, incomplete batch is left out. Under torchrun: this process's share of each.
+        """
+        steps = self.steps(args.batch_size)
+        shuffled = torch.Generator().manual_seed(args.seed * 1_000_003 + epoch)
+        order = torch.randperm(len(self.images), generator=shuffled)
+        order = order[: steps * args.batch_size].view(steps, WORLD, -1)
+        for index in order[:, RANK].to(self.images.device):
+            images = self.images[index]
+            if args.device.startswith("cuda") and not images.is_cuda:
+                images = images.pin_memory()  # it is copied while the GPU computes
+            yield images.to(args.device, non_blocking=True), index.to(args.device)
+
+
+def evenly(most: int, total: int) -> Tensor:
+    """At most `most` of the numbers 0, …, total − 1, evenly spaced."""
+    count = min(most, total)
+    return torch.arange(count) * total // count
+
+
+MEDMNIST = {  # the keys of that collection's files
+    "train_images": "x_train",
+    "train_labels": "y_train",
+    "test_images": "x_test",
+    "test_labels": "y_test",
+}
+
+
+def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
+    """x_train, x_test and, for labels, y_train, y_test of a data set; perhaps x_unlabeled.
+
+    name: `shapes` (built in), <root>/<name>.npz, <root>/<name>/*.npy (memory-mapped;
+    tools/decode.py makes them of image folders), or one that torchvision downloads
+    """
+    if name == "shapes":
+        here = Path(__file__).with_name("shapes.py")
+        need(here.exists(), "the built-in data need shapes.py beside common.py; or give --dataset")
+        import shapes
+
+        return shapes.draw()
+    archive = root / f"{name}.npz"
+    files = sorted((root / name).glob("*.npy"))
+    two = archive.exists() and files
+    need(not two, f"{archive} and {root / name}/*.npy are two data sets: rename one")
+    try:
+        if archive.exists():
+            arrays = dict(np.load(archive))
+            return {MEDMNIST.get(key, key): array for key, array in arrays.items()}
+        if files:
+            return {file.stem: np.load(file, mmap_mode="c") for file in files}
+    except Exception as error:  # what a damaged file may raise is not listed anywhere
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{name} cannot be read as plain numpy arrays ({reason})") from error
+    downloads = dict(cifar10="CIFAR10", cifar100="CIFAR100", stl10="STL10", svhn="SVHN")
+    there = (
+        f"there is no {archive} and no {root / name}/*.npy (tools/decode.py makes them of images)"
+    )
+    need(name in downloads, f"no data set {name}: {there}, nor is it one of {', '.join(downloads)}")
+    return download(getattr(torchvision.datasets, downloads[name]), root)
+
+
+def download(kind, root: Path) -> dict[str, np.ndarray]:
+    """The arrays of a class of torchvision's data sets, fetched where they are not there yet."""
+    splits = dict(train="train", test="test")
+    if kind.__name__ == "STL10":
+        splits["unlabeled"] = "train+unlabeled"
+    arrays = {}
+    cifar = kind.__name__.startswith("CIFAR")
+    for part, split in splits.items():
+        options = dict(train=part == "train") if cifar else dict(split=split)
+        try:
+            found = kind(root, download=True, **options)
+        except Exception as error:  # whatever the network, the mirror, the archive or scipy does
+            raise BadInput(f"{kind.__name__} could not be downloaded to {root}: {error}") from error
+        arrays[f"x_{part}"] = found.data
+        arrays[f"y_{part}"] = np.array(found.targets if cifar else found.labels)
+    return arrays
+
+
+def part_of(arrays: dict[str, np.ndarray], part: str) -> dict[str, Tensor | np.ndarray]:
+    """The arrays "x", "y", … of x_<part>, y_<part>, …; images as (N, 3, H, W), no byte copied."""
+    kinds = "x", "y", "background", "captions"
+    found = {kind: arrays[f"{kind}_{part}"] for kind in kinds if f"{kind}_{part}" in arrays}
+    need("x" in found, f"the data have no x_{part}; there are {', '.join(arrays)}")
+    x = found["x"]
+    for kind, array in found.items():
+        equal = array.shape[:1] == x.shape[:1]
+        need(equal, f"{kind}_{part} has shape {array.shape}, x_{part} {x.shape}: not one an image")
+    told = f"x_{part} is {x.dtype} of shape {x.shape}"
+    if x.ndim == 3:
+        x = x[..., None]  # grey without a channel axis
+    if x.ndim == 4 and x.shape[3] in (1, 3):
+        x = x.transpose(0, 3, 1, 2)
+    right = x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] in (1, 3) and len(x) > 1
+    need(right, f"{told}; needed: two or more uint8 (N, H, W, 3), (N, 3, H, W) or grey images")
+    found["x"] = torch.from_numpy(x).expand(-1, 3, -1, -1)
+    return found
+
+
+def number_labels(train: dict, test: dict, kind: str) -> np.ndarray:
+    """Replace labels, integers or words, by numbers 0, 1, … without gaps; → the classes (C,)."""
+    for part, found in ("train", train), ("test", test):
+        n = len(found["x"])
+        need(kind in found, f"the data have no {kind}_{part}, only the other one")
+        y = found[kind]
+        right = y.size == n and (y.dtype.kind == "U" or (y.dtype.kind in "iu" and y.min() >= 0))
+        told = f"{kind}_{part} is {y.dtype} of shape {y.shape}"
+        need(right, f"{told}; labels are {n} integers from 0 on or words, one for each image")
+    classes = np.unique(train[kind])
+    alien = np.setdiff1d(test[kind], classes)
+    need(len(alien) == 0, f"{kind}_test has classes that {kind}_train has not: {alien[:5]}")
+    for found in (train, test):
+        found[kind] = torch.from_numpy(np.searchsorted(classes, found[kind].ravel()))
+    return classes
 
 
 # ------------------------------------------------------------------------------------------- views
 # torchvision's operators on float tensors, equal to 1e-5, with parameters drawn for each image.
-def crop_matrix(start, length, inputs: int, size: int, flip=None, kind="bilinear") -> Tensor:
+def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
     """The matrices (N, size, inputs) that resize one axis of `inputs` pixels to `size`.
 
     Row o weights the input pixels around the centre of output pixel o, as widely as the crop
     shrinks (anti-aliasing), and none beyond the crop.
 
     start, length: (N,), the crops in pixels
-    flip: (N,), whether the rows are reversed
     kind: a triangle (bilinear) or Keys' cubic with a = −½ (bicubic)
     """
     scale = (length / size)[:, None, None]  # (N, 1, 1): input pixels for each output pixel
     start = start[:, None, None]
     length = length[:, None, None]
-    o = torch.arange(size, device=start.device).view(1, -1, 1) + 0.5  # centres of output pixels
-    j = torch.arange(inputs, device=start.device).view(1, 1, -1) + 0.5  # and of input pixels
-    if flip is not None:
-        o = torch.where(flip.view(-1, 1, 1), size - o, o)
+    o = torch.arange(size, device=start.device)[:, None] + 0.5  # centres of output pixels
+    j = torch.arange(inputs, device=start.device) + 0.5  # and of input pixels
 
     # The centres' distance, in output pixels where the crop shrinks, else in input pixels.
     t = (j - start - scale * o).abs() / scale.clamp(min=1)  # (N, size, inputs)
@@ -93,20 +376,8 @@ def crop_matrix(start, length, inputs: int, size: int, flip=None, kind="bilinear
     return weight / weight.sum(2, keepdim=True)
 
 
-def resized_crop(x: Tensor, top, left, height, width, size: int, flip=None, kind="bilinear"):
-    """Crops of x (N, 3, H, W), each resized to (3, size, size). Bicubic ones may leave [0, 1].
-
-    top, left, height, width: (N,), the boxes in pixels; flip: (N,), whether they are mirrored.
-    """
-    n, c, h, w = x.shape
-    across = crop_matrix(left, width, w, size, flip, kind)  # (N, size, W)
-    down = crop_matrix(top, height, h, size, kind=kind)  # (N, size, H)
-    x = torch.bmm(x.reshape(n, c * h, w), across.mT).view(n, c, h, size)
-    return down[:, None] @ x
-
-
 def random_boxes(n: int, h: int, w: int, min_scale: float, device):
-    """RandomResizedCrop's boxes in images of h by w pixels: top, left, height, width, (n,) each.
+    """Boxes for n random crops of h × w pixels: top, left, height, width, each (n,), in pixels.
 
     The area is a share of min_scale to 1, the aspect 3/4 to 4/3. As in torchvision: ten tries, of
     which the first that fits counts, else the largest central box.
@@ -121,11 +392,19 @@ def random_boxes(n: int, h: int, w: int, min_scale: float, device):
     first = fits.int().argmax(1, keepdim=True)
     width = torch.where(found, width.gather(1, first)[:, 0], min(w, round(h * 4 / 3)))
     height = torch.where(found, height.gather(1, first)[:, 0], min(h, round(w * 4 / 3)))
-
     place = torch.rand(2, n, device=device)
     top = torch.where(found, place[0] * (h - height + 1), (h - height) / 2).floor()
     left = torch.where(found, place[1] * (w - width + 1), (w - width) / 2).floor()
     return top, left, height, width
+
+
+def resized_crop(x: Tensor, top, left, height, width, size: int, kind: str) -> Tensor:
+    """Crops of x (N, 3, H, W) in [0, 1], a box (N,) for each, resized to (3, size, size)."""
+    n, c, h, w = x.shape
+    across = resizing(left, width, w, size, kind)  # (N, size, W)
+    down = resizing(top, height, h, size, kind)  # (N, size, H)
+    x = torch.bmm(x.reshape(n, c * h, w), across.mT).view(n, c, h, size)
+    return (down[:, None] @ x).clamp(0, 1)  # bicubic may leave [0, 1]
 
 
 def grayscale(x: Tensor) -> Tensor:
@@ -167,7 +446,7 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
     hue = hue - 6 * (hue / 6).floor()  # modulo 6
 
     ramps = [(hue - 3).abs() - 1, 2 - (hue - 2).abs(), 2 - (hue - 4).abs()]
-    ramps = torch.stack(ramps, 1).clamp_(0, 1)
+    ramps = torch.stack(ramps, 1).clamp(0, 1)
     return torch.addcmul((value - chroma)[:, None], chroma[:, None], ramps)
 
 
@@ -183,18 +462,13 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel=13) -> Tensor:
     n, c, s, _ = x.shape
     need(kernel % 2 == 1, f"a kernel of {kernel} has no middle: give an odd one")
     if on_cpu(sigma):  # a GPU would have to wait
-        need((sigma > 0).all(), "blur needs standard deviations above 0")
+        need((sigma > 0).all(), "blur needs a standard deviation above 0")
     half = kernel // 2
     offset = torch.arange(-half, half + 1, device=x.device)
     taps = (-offset.square() / (2 * sigma.square()[:, None])).softmax(1)  # (N, kernel), a Gaussian
-
-    # One axis is blurred by a matrix (S, S): row i adds up the taps of the pixels around i.
-    pixel = torch.arange(s, device=x.device, dtype=x.dtype)
-    mirrored = F.pad(pixel[None], (half, half), mode="reflect")[0]  # (S + 2 half)
-    source = mirrored.unfold(0, s, 1)  # (kernel, S): the pixel that a tap reads for pixel i
-    reads = (source[:, :, None] == pixel).to(x.dtype)  # (kernel, S, S)
-    matrix = (taps @ reads.flatten(1)).view(n, s, s)
-
+    # Along an axis blur is a matrix. Its column j is what blur makes of the unit vector j.
+    unit = F.pad(torch.eye(s, device=x.device)[None], (half, half), mode="reflect")[0]
+    matrix = (unit.unfold(1, kernel, 1) @ taps.T).permute(2, 1, 0)  # (N, S, S)
     x = torch.bmm(x.reshape(n, c * s, s), matrix.mT).view_as(x)
     return matrix[:, None] @ x
 
@@ -231,9 +505,8 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     """
     drawn = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
     drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1); 0 changes nothing
-    brightness, contrast, saturation = (1 + jitter * drawn[:3]).clamp(min=0)
-    hue = jitter / 4 * drawn[3]
-    factors = [brightness, contrast, saturation, hue]
+    factors = 1 + jitter * drawn  # of brightness, contrast and saturation
+    factors[3] = jitter / 4 * drawn[3]  # the hue's, in turns
     if jitter:
         order = torch.rand(len(x), 4, device=x.device).argsort(1)  # (N, 4)
         for turn in order.T:  # (N,): the operator that each image gets now
@@ -242,39 +515,13 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     return torch.where(coin(gray, x), grayscale(x), x)
 
 
-def augment(
-    x: Tensor,
-    size: int,
-    min_scale=0.08,
-    jitter=0.8,
-    gray=0.2,
-    blur=0.5,
-    crop="bicubic",
-    colour_first=False,
-    flip=0.5,
-) -> Tensor:
-    """One random view (N, 3, size, size), float32 in [0, 1], of images x (N, 3, H, W) uint8.
-
-    SimCLR's, drawn for each image: RandomResizedCrop, flip, colour, Gaussian blur.
-
-    min_scale: smallest share of the image in a crop
-    jitter: strength of the colour jitter; gray, blur, flip: probabilities
-    crop: interpolation, bilinear or bicubic
-    colour_first: change colours before the crop
-    """
-    x = x.float() / 255
-    if colour_first:
-        x = random_colour(x, jitter, gray)
-    boxes = random_boxes(len(x), *x.shape[2:], min_scale, x.device)
-    mirrored = coin(flip, x).flatten()
-    x = resized_crop(x, *boxes, size, mirrored, crop).clamp(0, 1)
-    if not colour_first:
-        x = random_colour(x, jitter, gray)
-    if blur:
-        chosen = coin(blur, x).flatten()
-        sigma = torch.empty(len(x), device=x.device).uniform_(0.1, 2)  # pixels
-        x = change_some(x, chosen, gaussian_blur, sigma)
-    return x
+def random_blur(x: Tensor, p: float) -> Tensor:
+    """Gaussian blur of x (N, 3, S, S) with probability p, σ from 0.1 to 2 pixels."""
+    if p == 0:
+        return x
+    chosen = coin(p, x).flatten()
+    sigma = torch.empty(len(x), device=x.device).uniform_(0.1, 2)
+    return change_some(x, chosen, gaussian_blur, sigma)
 
 
 def normalise(x: Tensor) -> Tensor:
@@ -282,43 +529,52 @@ def normalise(x: Tensor) -> Tensor:
     return (x - 0.5) / 0.25
 
 
-def two_views(x: Tensor, size: int, **options) -> tuple[Tensor, Tensor]:
-    """Two independent views, (N, 3, size, size) float32, normalised, of x (N, 3, H, W) uint8.
+def augment(x: Tensor, size: int, min_scale, jitter, gray, blur, crop, flip=0.5) -> Tensor:
+    """One random view (N, 3, size, size), normalised, of images x (N, 3, H, W) uint8.
 
-    options: those of `augment`.
+    SimCLR's, drawn for each image: RandomResizedCrop, flip, colour, Gaussian blur.
+
+    min_scale: smallest share of the image in a crop
+    jitter: strength of the colour jitter; gray, blur, flip: probabilities
+    crop: interpolation, bilinear or bicubic
     """
-    views = augment(torch.cat([x, x]), size, **options)
-    return normalise(views).chunk(2)
+    n, _, h, w = x.shape
+    boxes = random_boxes(n, h, w, min_scale, x.device)
+    x = resized_crop(x.float() / 255, *boxes, size, crop)
+    x = torch.where(coin(flip, x), x.flip(3), x)
+    x = random_colour(x, jitter, gray)
+    x = random_blur(x, blur)
+    return normalise(x)
+
+
+def two_views(x: Tensor, size: int, view=augment, **options) -> tuple[Tensor, Tensor]:
+    """Two independent views, (N, 3, size, size) each, of x (N, 3, H, W); options: the view's."""
+    return view(torch.cat([x, x]), size, **options).chunk(2)
 
 
 def eval_view(x: Tensor, size: int) -> Tensor:
-    """The evaluation view (N, 3, size, size) of x (N, 3, H, W) uint8, normalised.
+    """The view (N, 3, size, size) of x (N, 3, H, W) for evaluation: its central square, resized.
 
-    The central square, resized; for images of 8/7 that size (ImageNet's 256 pixels for 224) the
-    central pixels as they are.
+    Images of 8/7 that size (ImageNet's 256 pixels for 224) are cut, not resized.
     """
     side = min(x.shape[2:])
     if 7 * side == 8 * size:
         side = size
     x = TF.center_crop(x, [side, side]).float() / 255
-    if side != size:
-        x = TF.resize(x, [size, size], antialias=True)
-    return normalise(x)
+    return normalise(TF.resize(x, [size, size], antialias=True))
 
 
 # ----------------------------------------------------------------------------------------- network
-def resnet(arch: str, image_size: int, zero_init_residual=False) -> tuple[nn.Module, int]:
+def resnet(arch: str, image_size: int) -> tuple[nn.Module, int]:
     """A backbone without classifier, (N, 3, S, S) → h (N, d), and d.
 
     resnet18, 34, 50   torchvision's; up to 96 pixels with a first convolution of 3×3 and stride 1,
                        up to 48 without the max-pool too (the CIFAR stem)
     resnet8, 20        the CIFAR family of He et al. 2016
-    zero_init_residual: residual branches start at 0 (Goyal et al. 2017)
     """
     if arch in ("resnet8", "resnet20"):
-        depth = int(arch.removeprefix("resnet"))
-        return cifar_resnet(depth, zero_init_residual), 64
-    net = getattr(torchvision.models, arch)(zero_init_residual=zero_init_residual)
+        return cifar_resnet(depth=int(arch.removeprefix("resnet"))), 64
+    net = getattr(torchvision.models, arch)()
     d = net.fc.in_features
     net.fc = nn.Identity()
     if image_size <= 96:
@@ -328,7 +584,7 @@ def resnet(arch: str, image_size: int, zero_init_residual=False) -> tuple[nn.Mod
     return net, d
 
 
-def cifar_resnet(depth: int, zero_init_residual=False) -> nn.Module:
+def cifar_resnet(depth: int) -> nn.Module:
     """(N, 3, S, S) → (N, 64): three stages of (depth − 2) / 6 blocks, 16, 32 and 64 channels wide.
 
     He et al. 2016, arXiv 1512.03385, Section 4.2, but with torchvision's shortcuts: a convolution
@@ -344,10 +600,7 @@ def cifar_resnet(depth: int, zero_init_residual=False) -> nn.Module:
                 shortcut = nn.Sequential(
                     nn.Conv2d(width, out, 1, 2, bias=False), nn.BatchNorm2d(out)
                 )
-            block = torchvision.models.resnet.BasicBlock(width, out, stride, shortcut)
-            if zero_init_residual:
-                nn.init.zeros_(block.bn2.weight)
-            layers.append(block)
+            layers.append(torchvision.models.resnet.BasicBlock(width, out, stride, shortcut))
             width = out
     net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
     for module in net.modules():
@@ -405,23 +658,17 @@ class LARS(torch.optim.Optimizer):
         torch._foreach_mul_(gradients, r.unbind())
 
 
-def sgd(params, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """SGD with momentum 0.9."""
-    return torch.optim.SGD(params, lr, momentum=0.9, weight_decay=weight_decay, fused=True)
-
-
-def adam(params, lr: float, weight_decay: float) -> torch.optim.Optimizer:
-    """Adam with torch's other defaults."""
-    return torch.optim.Adam(params, lr, weight_decay=weight_decay, fused=True)
-
-
-OPTIMIZERS = {"lars": LARS, "sgd": sgd, "adam": adam}
+OPTIMIZERS = {
+    "lars": LARS,
+    "sgd": functools.partial(torch.optim.SGD, momentum=0.9, fused=True),
+    "adam": functools.partial(torch.optim.Adam, fused=True),
+}
 
 
 def lr_share(step: int, steps: int, warmup: float = 0) -> float:
     """The share of the peak learning rate at a step, which counts from 0.
 
-    Linear over `warmup` steps, at most half of all, then a half cosine to 0, which stays.
+    Linear over `warmup` steps, at most half of all, then half a cosine down to 0, where it stays.
     """
     warmup = min(round(warmup), steps // 2)
     if step < warmup:
@@ -431,472 +678,337 @@ def lr_share(step: int, steps: int, warmup: float = 0) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:
-    """Every group's learning rate to `share` of its peak, but for groups with "fixed_lr"."""
+    """Every group's learning rate to `share` of its peak; with "fixed_lr", as it is."""
     for group in optimizer.param_groups:
-        if "peak_lr" not in group:
-            group["peak_lr"] = group["lr"]  # at the first step; checkpoints keep it
+        peak = group.setdefault("peak_lr", group["lr"])  # at the first step; checkpoints keep it
         if not group.get("fixed_lr"):
-            group["lr"] = group["peak_lr"] * share
+            group["lr"] = peak * share
 
 
 # --------------------------------------------------------------------------------------- processes
-def rank() -> int:
-    """The number of this process among all that train together; 0 for one."""
-    return dist.get_rank() if dist.is_initialized() else 0
-
-
-def world() -> int:
-    """How many processes train together."""
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
 def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors (n, ·) of this process → (N, ·) of the whole batch, with gradient.
 
-    One process: the tensors themselves. Under torchrun every process computes the same loss of
-    the whole batch.
+    Under torchrun every process computes the same loss of the whole batch.
     """
-    if world() == 1:
+    if WORLD == 1:
         return tensors
     widths = [t.shape[1] for t in tensors]
     own = torch.cat(tensors, 1)  # one message instead of many
-    return GatherRows.apply(own).split(widths, 1)
+    rows = [torch.empty_like(own) for _ in range(WORLD)]
+    dist.all_gather(rows, own.detach())
+    # A process has the gradient of its own rows only. Times WORLD, because average_gradients will
+    # divide the sum over processes by WORLD. The bracket is 0.
+    rows[RANK] = own + (WORLD - 1) * (own - own.detach())
+    return torch.cat(rows).split(widths, 1)
 
 
-class GatherRows(torch.autograd.Function):
-    """Rows (n, D) of each process → (N, D) of all, in the order of their ranks."""
-
-    @staticmethod
-    def forward(ctx, own):
-        rows = [torch.empty_like(own) for _ in range(world())]
-        dist.all_gather(rows, own.contiguous())
-        return torch.cat(rows)
-
-    @staticmethod
-    def backward(ctx, gradient):
-        # Each process passes on the gradient of its own rows only, and DistributedDataParallel
-        # divides the sum over processes by world(). Times world(), the sum itself remains.
-        return world() * gradient.chunk(world())[rank()]
+def average_gradients(model: nn.Module) -> None:
+    """Under torchrun: the mean of all processes' gradients, in one message."""
+    if WORLD == 1:
+        return
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    flat = torch.cat([g.flatten() for g in gradients])
+    dist.all_reduce(flat)
+    means = (flat / WORLD).split([g.numel() for g in gradients])
+    for g, mean in zip(gradients, means):
+        g.copy_(mean.view_as(g))
 
 
-# -------------------------------------------------------------------------------------------- data
-@dataclasses.dataclass
-class Data:
-    """Images (N, 3, H, W) uint8, with labels and captions where there are any, else None.
+# -------------------------------------------------------------------------------------- run folder
+def new_folder(path: Path, settings: dict, device: str) -> None:
+    """An unused run folder with config.json: the settings, the commit, the machine."""
+    config = path / "config.json"
+    need(not config.exists(), f"--out {path} is another run; name a new folder")
+    path.mkdir(parents=True, exist_ok=True)
+    git = f'git -C "{Path(__file__).parent}" describe --always --exclude=* --abbrev=10 --dirty=+'
+    failed, commit = subprocess.getstatusoutput(git)  # with a + where files have changed since
+    made_by = dict(
+        commit=None if failed else commit,
+        hardware=hardware(device),
+        torch=torch.__version__,
+        date=time.strftime("%Y-%m-%d"),
+    )
+    with replacing(config) as file:
+        file.write(json.dumps(settings | made_by, indent=1).encode() + b"\n")
 
-    y, background: labels (N,) int64, numbered 0, 1, … without gaps
-    classes, background_classes: (C,), the numbers that the data set itself gives these classes
-    captions: (N,) strings
-    x_unlabeled: what pre-training sees in the place of x_train
+
+def hardware(device: str) -> str:
+    """The GPU's name; or the processor's, where Linux tells it, and the number of threads."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    name = platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                name = line.partition(": ")[2]
+                break
+    return f"{name}, {torch.get_num_threads()} threads"
+
+
+class Run:
+    """A run's folder, into which the first process writes.
+
+    config.json                    the settings, the commit, the machine
+    checkpoint.pt                  after every epoch: model, optimizer, and the log up to there
+    metrics.jsonl                  the log, a record for each epoch; at the end the final record
+    backbone.pt, embeddings.npz    at the end
+
+    What an epoch draws depends on its number alone. So a run that was killed at any moment and goes
+    on from its last epoch ends with the same numbers, on a CPU bit for bit.
     """
 
-    name: str
-    x_train: Tensor
-    x_test: Tensor
-    y_train: Tensor | None = None
-    y_test: Tensor | None = None
-    background_train: Tensor | None = None
-    background_test: Tensor | None = None
-    x_unlabeled: Tensor | None = None
-    captions_train: np.ndarray | None = None
-    captions_test: np.ndarray | None = None
-    classes: Tensor | None = None
-    background_classes: Tensor | None = None
+    latest: "Run | None" = None  # of this process, for `launch`
 
-    @property
-    def images(self) -> Tensor:
-        """What pre-training sees: x_unlabeled where there is one, or x_train.
+    def __init__(self, args, data: Data, model: nn.Module, optimizer, knn=True):
+        self.args = args
+        self.data = data
+        self.model = model
+        self.optimizer = optimizer
+        self.knn = knn and "y" in data.train  # whether to measure it ten times in a run
+        self.log = []  # a record for each epoch that is done
+        self.bf16 = args.precision == "bf16"
+        now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # microseconds, as runs may start at once
+        new = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{now}"
+        self.folder = Path(args.resume or args.out or new)
+        if WORLD > 1 and args.device.startswith("cuda"):
+            nn.SyncBatchNorm.convert_sync_batchnorm(model)  # one BatchNorm for all processes
+        if args.resume:
+            self.load()
+        elif RANK == 0:
+            new_folder(self.folder, vars(args), args.device)
+        done = f"{len(self.log)} of {args.epochs} epochs done"
+        print(f"{self.folder}: {args.device}, {args.precision}, {done}", flush=True)
+        Run.latest = self
 
-        (STL-10's x_unlabeled has the training images too.)
+    def load(self) -> None:
+        """Go on from checkpoint.pt; without one, from the beginning."""
+        path = self.folder / "checkpoint.pt"
+        if path.exists():
+            saved = load_checkpoint(path)
+            try:
+                self.model.load_state_dict(saved["model"])
+                self.optimizer.load_state_dict(saved["optimizer"])
+                self.log = saved["log"]
+            except (LookupError, TypeError, ValueError, RuntimeError) as error:
+                reason = f"{type(error).__name__}: {error}"
+                raise BadInput(f"{path} is not a checkpoint of this training ({reason})") from error
+
+    def take_back(self) -> None:
+        """Leave nothing of a run that failed before its first epoch had ended."""
+        if RANK == 0 and not self.log and not self.args.resume:
+            (self.folder / "config.json").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # it holds other files
+                self.folder.rmdir()
+
+    def compile(self, function):
+        """torch.compile of a module or function where --compile asks for it."""
+        return torch.compile(function) if self.args.compile else function
+
+    def epochs(self):
+        """Yield the epochs that are not done yet, which count from 0."""
+        for epoch in range(len(self.log), self.args.epochs):
+            # Every epoch and process has another seed, as long as there are less than 10,007.
+            torch.manual_seed((self.args.seed * 10_007 + epoch) * 10_007 + RANK)
+            self.model.train()
+            self.began = time.perf_counter()
+            yield epoch
+
+    def end_epoch(self, steps: list[dict]) -> None:
+        """Show the means of the scalars in `steps`, and save the epoch.
+
+        A loss or a weight that is not finite ends the run; checkpoint.pt stays that of the last
+        good epoch. Ten times in a run the 5-NN accuracy is measured too.
         """
-        return self.x_train if self.x_unlabeled is None else self.x_unlabeled
-
-    def steps(self, batch_size: int) -> int:
-        """Batches in an epoch; BadInput without one, or without equal shares for all processes."""
-        n = len(self.images)
-        need(n >= 2 * world(), f"{n} training images are too few for {world()} processes")
-        if batch_size > n:
-            power_of_two = 2 ** int(math.log2(n / 2))  # for two steps in an epoch or more
-            fitting = max(2, power_of_two // world()) * world()
-            raise BadInput(
-                f"a batch of {batch_size}, from --batch-size, the run or the preset, is more than "
-                f"the {n} training images: add --batch-size {fitting}"
-            )
-        if batch_size % world():
-            raise BadInput(f"--batch-size {batch_size} is no multiple of {world()} processes")
-        if batch_size < 2 * world():
-            raise BadInput(
-                f"--batch-size {batch_size}: each of {world()} processes needs two images"
-            )
-        return n // batch_size
-
-    def batches(self, batch_size: int, seed: int, epoch: int, device):
-        """Yield images (n, 3, H, W) uint8 and their indices, both on the device.
-
-        A shuffled pass without the last, incomplete batch; n is batch_size, under torchrun this
-        process's share of it.
-        Images in memory or on disk are read by a thread, a batch ahead of the step.
-        """
-        shuffled = torch.Generator().manual_seed(seed * 1_000_003 + epoch)
-        order = torch.randperm(len(self.images), generator=shuffled)
-        steps = self.steps(batch_size)
-        shares = order[: steps * batch_size].view(steps, world(), batch_size // world())
-        own = shares[:, rank()]  # (steps, batch_size / world)
-        if self.images.device.type != "cpu":
-            for index in own.to(self.images.device):
-                yield self.images[index], index
+        args = self.args
+        epoch = len(self.log) + 1
+        record = dict(epoch=epoch)
+        for key in steps[0]:
+            record[key] = (
+                torch.stack([step[key] for step in steps]).mean().item()
+            )  # a GPU is waited for
+        seconds = time.perf_counter() - self.began
+        finite = torch.stack([p.isfinite().all() for p in self.model.parameters()]).all()
+        finite = finite and math.isfinite(record["loss"])
+        need(finite, f"epoch {epoch}: the loss or a weight is not finite; what was saved is kept")
+        if RANK > 0:
             return
+        record["lr"] = self.optimizer.param_groups[0]["lr"]
+        record["images_per_s"] = len(steps) * args.batch_size / seconds
+        if self.knn and 10 * epoch // args.epochs > 10 * (epoch - 1) // args.epochs:
+            record["knn"] = quick_knn(self.model, self.data, args)
+        self.log.append(record | dict(seconds=seconds))
+        shown = [f"{key} {value:.4g}" for key, value in record.items() if key != "epoch"]
+        left = (args.epochs - epoch) * sum(past["seconds"] for past in self.log) / epoch
+        print(f"epoch {epoch}/{args.epochs}  {left:.0f} s left ", *shown, sep="  ", flush=True)
+        state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict())
+        with replacing(self.folder / "checkpoint.pt") as file:
+            torch.save(state | dict(log=self.log), file)
+        self.write(self.log)
 
-        on_cuda = torch.device(device).type == "cuda"
+    def write(self, records: list[dict]) -> None:
+        """Write metrics.jsonl anew: what a killed run wrote beyond its checkpoint is gone then."""
+        with replacing(self.folder / "metrics.jsonl") as file:
+            for record in records:
+                file.write(json.dumps(record).encode() + b"\n")
 
-        def read(index):
-            images = self.images[index]
-            if on_cuda:
-                images = images.pin_memory()  # it is copied to the GPU while that computes
-            return images
-
-        # The first call of torch in a thread fixes its team of OpenMP threads. Were the reader's
-        # first, a second team would wait busily on the cores of this one.
-        torch.get_num_threads()
-        with ThreadPoolExecutor(1, initializer=torch.set_num_threads, initargs=[1]) as reader:
-            coming = reader.submit(read, own[0])
-            for step, index in enumerate(own):
-                images = coming.result()
-                if step + 1 < steps:
-                    coming = reader.submit(read, own[step + 1])
-                # Not on Apple's GPUs: there a copy may read what has been freed meanwhile.
-                index = index.to(device, non_blocking=on_cuda)
-                yield images.to(device, non_blocking=on_cuda), index
-
-
-def load_data(
-    name: str, root="data", *, limit: int | None = None, device="cpu", unlabelled=True
-) -> Data:
-    """A data set by name, with `limit` of its training images; x_unlabeled only if `unlabelled`.
-
-    name: `shapes` (built in), <root>/<name>.npz, <root>/<name>/*.npy (memory-mapped;
-    tools/decode.py makes them of image folders) or one that torchvision downloads. Arrays go to a
-    GPU with room for twice their size. BadInput, in one line, for what is missing or malformed.
-    """
-    # One process after the other: what the first downloads, the others find.
-    for turn in range(world()):
-        if turn == rank():
-            data = checked(name, find_arrays(name, Path(root)))
-        if world() > 1:
-            dist.barrier()
-    if not unlabelled:
-        data.x_unlabeled = None
-    if limit:
-        data = subset(data, limit)
-    return on_gpu_if_it_fits(data, torch.device(device))
+    def finish(self, metrics: dict, h: Tensor, z: Tensor) -> None:
+        """Write the final record, the backbone and embeddings.npz, of the test images; print."""
+        arrays = dict(h=h.cpu().numpy(), z=z.cpu().numpy())
+        for label, classes in self.data.classes.items():
+            arrays[label] = classes[self.data.test[label]]
+        with replacing(self.folder / "embeddings.npz") as file:
+            np.savez(file, **arrays)
+        weights = {name: w.cpu() for name, w in self.model.backbone.state_dict().items()}
+        with replacing(self.folder / "backbone.pt") as file:
+            torch.save(weights, file)
+        seconds = sum(record["seconds"] for record in self.log)
+        final = dict(event="final", epochs=len(self.log), **metrics, seconds_train=seconds)
+        self.write([*self.log, final])
+        print_table(metrics, self.data)
+        print(f"{seconds:.0f} s of training. More of the dimensions, and pictures of them:")
+        print(f"python interpret.py {self.folder}\npython look.py {self.folder}")
 
 
-def on_gpu_if_it_fits(data: Data, device: torch.device) -> Data:
-    """The data on the GPU, if that has room for twice their size; else as they are."""
-    if device.type != "cuda":
-        return data
-    tensors = {name: value for name, value in vars(data).items() if isinstance(value, Tensor)}
-    size = sum(value.nbytes for value in tensors.values())
-    free, _ = torch.cuda.mem_get_info(device)
-    if 2 * size >= free:
-        return data
-    moved = {name: value.to(device) for name, value in tensors.items()}
-    return dataclasses.replace(data, **moved)
+@contextlib.contextmanager
+def replacing(path: Path):
+    """A binary file that takes the place of `path` once the block has ended well."""
+    unfinished = path.with_name(path.name + ".tmp")
+    with open(unfinished, "wb") as file:
+        yield file
+    os.replace(unfinished, path)
 
 
-DOWNLOADS = {  # torchvision's classes
-    "cifar10": "CIFAR10",
-    "cifar100": "CIFAR100",
-    "stl10": "STL10",
-    "svhn": "SVHN",
-}
-MEDMNIST = {  # the keys of that collection's files
-    "train_images": "x_train",
-    "train_labels": "y_train",
-    "test_images": "x_test",
-    "test_labels": "y_test",
-}
-
-
-def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
-    """The arrays of the data set `name`, in the first form that is there."""
-    if name == "shapes":
-        try:
-            import shapes
-        except ImportError as error:
-            remedy = "copy shapes.py beside common.py, or name another --dataset"
-            raise BadInput(f"the built-in data set is not here: {remedy}") from error
-        return shapes.draw()
-    folder = root / name
-    archive = root / f"{name}.npz"
-    files = sorted(folder.glob("*.npy"))
-    if archive.exists():
-        two = f"{archive} and {folder}/*.npy are two data sets of one name: rename one of them"
-        need(not files, two)
-        arrays = load_numpy(archive)
-        return {MEDMNIST.get(key, key): arrays[key] for key in arrays}
-    if files:
-        return {file.stem: load_numpy(file) for file in files}
-    if folder.is_dir() and any(folder.iterdir()):
-        command = f"python tools/decode.py {folder} --size 256"
-        raise BadInput(f"{folder} has no .npy files; of image files make them once: {command}")
-    if name in DOWNLOADS:
-        return download(name, root)
-    names = ", ".join(DOWNLOADS)
-    raise BadInput(f"no data set '{name}': not shapes, {names}; no {archive}, no {folder}/*.npy")
-
-
-def load_numpy(file: Path):
-    """The array of an .npy file, memory-mapped, or the arrays of an .npz file by their keys.
-
-    Pickled objects are never read.
-    """
+def load_checkpoint(path: Path) -> dict:
+    """A file of torch.save, on the CPU; BadInput where it is damaged. Never a pickled object."""
     try:
-        loaded = np.load(file, mmap_mode="c", allow_pickle=False)  # c: the file is never written
-    except Exception as error:  # what a damaged file may raise is not listed anywhere
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{file} cannot be read as plain numpy arrays ({reason})") from error
-    is_archive = isinstance(loaded, np.lib.npyio.NpzFile)
-    kind = ".npz" if is_archive else ".npy"
-    need(file.suffix == kind, f"{file} is in truth an {kind} file: rename it")
-    if not is_archive:
-        return loaded
-    arrays = {}
-    for key in loaded.files:
-        try:
-            arrays[key] = loaded[key]
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise BadInput(f"{file}: {key} is no plain numpy array ({reason})") from error
-    return arrays
-
-
-def checked(name: str, arrays: dict[str, np.ndarray]) -> Data:
-    """Data from arrays whose keys, types, shapes and labels are right; else BadInput."""
-    found = {
-        "x_train": checked_images(name, arrays, "x_train"),
-        "x_test": checked_images(name, arrays, "x_test"),
-    }
-    if "x_unlabeled" in arrays:
-        found["x_unlabeled"] = checked_images(name, arrays, "x_unlabeled")
-    for kind in ("y", "background", "captions"):
-        train, test = f"{kind}_train", f"{kind}_test"
-        together = (train in arrays) == (test in arrays)
-        need(together, f"{name}: {train} and {test} go together; one of them is missing")
-        if train not in arrays:
-            continue
-        for key, images in (train, found["x_train"]), (test, found["x_test"]):
-            if kind == "captions":
-                found[key] = checked_captions(name, arrays, key, len(images))
-            else:
-                found[key] = checked_labels(name, arrays, key, len(images))
-    for kind, classes in ("y", "classes"), ("background", "background_classes"):
-        if f"{kind}_train" in found:
-            found |= without_gaps(name, kind, classes, found)
-    return Data(name, **found)
-
-
-def checked_images(name: str, arrays: dict, key: str) -> Tensor:
-    """arrays[key] as images (N, 3, H, W) uint8; no byte is copied."""
-    keys = "x_train, x_test and, for labels, y_train, y_test"
-    need(key in arrays, f"{name}: no {key}; the keys are {keys}")
-    a = np.asarray(arrays[key])
-    need(a.dtype == np.uint8, f"{name}: {key} is {a.dtype}; images are uint8, 0 to 255")
-    if a.ndim == 3:
-        a = a[..., None]  # grey without a channel axis
-    forms = "(N, H, W, 3), (N, 3, H, W) or grey"
-    wrong = f"{name}: {key} has shape {a.shape}; needed are two or more images as {forms}"
-    need(a.ndim == 4 and len(a) > 1 and 0 not in a.shape, wrong)
-    if a.shape[3] in (1, 3):
-        a = a.transpose(0, 3, 1, 2)
-    need(a.shape[1] in (1, 3), wrong)
-    return torch.from_numpy(a).expand(-1, 3, -1, -1)
-
-
-def checked_labels(name: str, arrays: dict, key: str, n: int) -> Tensor:
-    """arrays[key] as n labels, int64."""
-    a = np.asarray(arrays[key])
-    if a.ndim == 2 and a.shape[1] == 1:
-        a = a[:, 0]
-    right = a.dtype.kind in "iu" and a.shape == (n,) and a.min() >= 0
-    wanted = f"labels are {n} integers from 0 on, one per image"
-    if a.dtype.kind in "US":
-        wanted += "; of strings y, numpy.unique(y, return_inverse=True)[1] makes them"
-    need(right, f"{name}: {key} is {a.dtype} of shape {a.shape}; {wanted}")
-    return torch.from_numpy(a.astype(np.int64))
-
-
-def checked_captions(name: str, arrays: dict, key: str, n: int) -> np.ndarray:
-    """arrays[key] as n strings."""
-    a = np.asarray(arrays[key])
-    if a.ndim == 2 and a.shape[1] == 1:
-        a = a[:, 0]
-    right = a.dtype.kind == "U" and a.shape == (n,) and all(text.strip() for text in a)
-    wanted = f"captions are {n} strings that say something, one per image"
-    need(right, f"{name}: {key} is {a.dtype} of shape {a.shape}; {wanted}")
-    return a
-
-
-def without_gaps(name: str, kind: str, classes_key: str, found: dict) -> dict:
-    """Labels <kind>_train and <kind>_test renumbered 0, 1, …, and the classes' own numbers."""
-    train, test = found[f"{kind}_train"], found[f"{kind}_test"]
-    alien = sorted({*test.tolist()} - {*train.tolist()})
-    listed = ", ".join(map(str, alien[:5]))
-    need(not alien, f"{name}: {kind}_test has classes that {kind}_train has not: {listed}")
-    classes, y_train = train.unique(return_inverse=True)
-    y_test = torch.searchsorted(classes, test)
-    return {f"{kind}_train": y_train, f"{kind}_test": y_test, classes_key: classes}
-
-
-def subset(data: Data, limit: int) -> Data:
-    """`limit` training images in their order; each class keeps its proportion to within one.
-
-    Unlabelled images likewise.
-    """
-    n = len(data.images)
-    if limit > n:
-        raise BadInput(f"--limit {limit}: {data.name} has {n} training images")
-
-    def evenly(total):
-        """At most `limit` numbers, evenly from 0 to the total."""
-        count = min(limit, total)
-        return torch.arange(count) * total // count
-
-    by_class = torch.arange(len(data.x_train))
-    if data.y_train is not None:
-        by_class = data.y_train.argsort(stable=True)
-    chosen = by_class[evenly(len(by_class))]
-    kept = chosen.sort().values
-    changed = {}
-    for name, value in vars(data).items():
-        if name.endswith("_train") and value is not None:
-            changed[name] = value[kept]
-    if data.x_unlabeled is not None:
-        changed["x_unlabeled"] = data.x_unlabeled[evenly(len(data.x_unlabeled))]
-    return dataclasses.replace(data, **changed)
-
-
-def download(name: str, root: Path) -> dict[str, np.ndarray]:
-    """The arrays of one of torchvision's data sets, fetched where they are not there yet."""
-    parts = {"train": "train", "test": "test"}
-    if name == "stl10":
-        parts["unlabeled"] = "train+unlabeled"
-    cifar = name.startswith("cifar")
-    arrays = {}
-    for key, part in parts.items():
-        options = {"train": part == "train"} if cifar else {"split": part}
-        try:
-            kind = getattr(torchvision.datasets, DOWNLOADS[name])
-            images = kind(root, download=True, **options)
-        except ImportError as error:  # SVHN's files are read by scipy
-            raise BadInput(f"{name} needs {error.name}: pip install {error.name}") from error
-        except Exception as error:  # whatever the network, the mirror or the archive does
-            by_hand = f"put it at {root / name}.npz by hand"
-            raise BadInput(f"{name} could not be downloaded ({error}); {by_hand}") from error
-        labels = images.targets if cifar else images.labels
-        arrays[f"x_{key}"] = images.data
-        arrays[f"y_{key}"] = np.asarray(labels)
-    return arrays
+        damaged = zipfile.ZipFile(path).testzip()  # torch.load would not notice
+        need(damaged is None, f"{damaged} in it is damaged")
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a truncated archive, a foreign pickle: each fails in its own way
+        raise BadInput(f"{path} cannot be read ({type(error).__name__}: {error})") from error
 
 
 # -------------------------------------------------------------------------------------- evaluation
+ACTIVE = 1e-5  # of a row of norm 1: what is larger counts as active (NCL)
+COLUMNS = {  # of the table at the end: key in the record → name, decimals
+    "lp1": ("LP@1", 1),
+    "lp5": ("LP@5", 1),
+    "lp1_embedding": ("z: LP@1", 1),
+    "knn5": ("5-NN", 1),
+    "act": ("Act.", 3),
+    "live_dims": ("live", 0),
+    "cons": ("Cons.", 1),
+    "adjusted": ("adj.", 1),
+    "entropy": ("H_s", 3),
+}
+OF_ALL = "act", "live_dims"  # the others are of a label
+LEGEND = """\
+LP: linear probe of the backbone's features (z: of embeddings), %. 5-NN: nearest neighbours, %.
+Act.: share of active entries. live: dimensions active on any image. Cons.: of a dimension's images,
+the share of their commonest class, %; adj.: above as many random images. H_s: entropy of a
+dimension's activation over classes, nats. Where Act. is 1, these three are of all images."""
+
+
+def health(z: Tensor) -> dict[str, Tensor]:
+    """Signs of collapse in a batch of embeddings z (N, K), as scalar tensors.
+
+    spread   mean standard deviation of z/‖z‖, times √K: 0 collapsed, 1 at most; of embeddings ≥ 0
+             the less, the more dimensions are dead or shared by all images
+    act      share of active entries
+    """
+    z = F.normalize(z.detach().float())
+    spread = z.std(0).mean() * z.shape[1] ** 0.5
+    return dict(spread=spread, act=(z.abs() > ACTIVE).float().mean())
+
+
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eval_view):
-    """h (N, d) and z (N, K): the model's first outputs in eval mode, computed in float32."""
+    """h (N, d) and z (N, K), float32: the model's first outputs in eval mode."""
     model.eval()
     all_h, all_z = [], []
-    for part in progress(images.split(500), "features, 500 images at a time"):
+    for part in images.split(500):
         h, z, *_ = model(view(part.to(device), size))
         all_h.append(h)
         all_z.append(z)
     return torch.cat(all_h).float(), torch.cat(all_z).float()
 
 
-def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor | None = None) -> Tensor:
+def quick_knn(model: nn.Module, data: Data, args) -> float:
+    """5-NN of at most 1,000 test images among 5,000 training images, in %. It draws no number."""
+    found = []
+    kind = torch.device(args.device).type
+    for part, most in (data.train, 5000), (data.test, 1000):
+        some = evenly(most, len(part["x"]))
+        with torch.autocast(kind, torch.bfloat16, enabled=args.precision == "bf16"):
+            h, _ = features(model, part["x"][some], args.image_size, args.device)
+        found += [h, part["y"][some].to(h.device)]
+    return knn_accuracy(*found)
+
+
+def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor) -> Tensor:
     """The weights (d + 1, C) of the least mean cross-entropy + l2/2 · ‖weights‖².
 
-    x: features (N, d), standardised; y: labels (N,); start: weights to begin from.
-    The last row of the weights is the bias, which is not penalised. The problem is convex, so
-    there is no rate to tune: LBFGS goes on until a step gains less than 1e-6 nats or moves no
-    entry of v, below, by more than 1e-6; at most 300 steps.
+    x: (N, d + 1), features that are uncorrelated, then 1 for the bias, which is not penalised
+    start: weights to begin from
 
-    Correlated features would make that slow. So LBFGS optimises v, where weights = T v, with T such
-    that the loss is about equally curved in all directions of v: T Tᵀ is the inverse of
-    mean p(1 − p) · xᵀx / N + l2, the Hessian if all images and classes had the same p(1 − p) and
-    classes did not interact.
+    The problem is convex, so there is no rate to tune: LBFGS goes on until a step gains less than
+    1e-6 nats, at most 300 steps. It solves for v = weights / scale, along whose entries the loss is
+    about equally curved: its second derivatives are about mean p(1 − p) · mean x² + l2.
     """
-    penalty = F.pad(torch.full_like(x[0], l2), (0, 1))  # (d + 1,): 0 for the bias
-    x = F.pad(x, (0, 1), value=1.0)  # (N, d + 1): the last column is for the bias
-    if start is None:
-        start = x.new_zeros(x.shape[1], int(y.max()) + 1)
+    penalty = torch.full_like(x[0], l2)[:, None]  # (d + 1, 1)
+    penalty[-1] = 0
     p = (x @ start).softmax(1)  # (N, C)
-    variance = (p * (1 - p)).mean().clamp(min=1e-6)
-    hessian = variance * (x.T @ x) / len(x) + penalty.diag()
-    hessian = hessian.cpu().double()
-    L, failed = torch.linalg.cholesky_ex(hessian)
-    if failed:
-        # Features have collapsed, and float32 has rounded off more than l2. A rougher T does: any
-        # invertible one leads to the same optimum.
-        L = torch.linalg.cholesky(hessian + 1e-6 * hessian.trace() * torch.eye(len(hessian)))
-    T = torch.linalg.inv(L).T.to(x)
-    v = (L.T.to(x) @ start).requires_grad_()  # (d + 1, C)
-    optimizer = torch.optim.LBFGS(
-        [v],
-        max_iter=300,
-        tolerance_grad=0,
-        tolerance_change=1e-6,
-        line_search_fn="strong_wolfe",
-    )
+    curvature = (p * (1 - p)).mean().clamp(min=1e-6) * x.square().mean(0)[:, None]
+    scale = (curvature + penalty).rsqrt()  # (d + 1, 1)
+    v = (start / scale).requires_grad_()
+    stop = dict(max_iter=300, tolerance_grad=0, tolerance_change=1e-6)
+    solver = torch.optim.LBFGS([v], line_search_fn="strong_wolfe", **stop)
 
     def closure():
-        optimizer.zero_grad()
-        weights = T @ v
-        decay = (penalty[:, None] * weights.square()).sum() / 2
-        loss = F.cross_entropy(x @ weights, y) + decay
+        solver.zero_grad()
+        weights = scale * v
+        loss = F.cross_entropy(x @ weights, y) + (penalty * weights.square()).sum() / 2
         loss.backward()
         return loss
 
-    optimizer.step(closure)
-    return (T @ v).detach()
+    solver.step(closure)
+    return (scale * v).detach()
 
 
-STRENGTHS = 1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5  # of the probe's penalty
-
-
-def fit_probe(train: Tensor, y_train: Tensor, strengths=STRENGTHS):
+def fit_probe(train: Tensor, y: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)):
     """Logistic regression on features (N, d): a function from features to scores (N, C), and l2.
 
     The l2 is the one of `strengths`, from strong to weak, that is best on a held-out tenth of the
-    *training* set; of equals the stronger. Then all of the training set is fitted.
+    *training* set, of equals the strongest. Then all of the training set is fitted.
     """
     mean = train.mean(0)
     std = train.std(0).clamp(min=1e-6)
+    standardised = (train - mean) / std
+    # Along their principal axes features are uncorrelated, so that logistic_regression can scale
+    # each by itself. A rotation leaves ‖weights‖ as it is.
+    products = (standardised.T @ standardised).double().cpu()
+    axes = torch.linalg.eigh(products).eigenvectors.to(train)
 
-    def standardised(features):
-        return (features - mean) / std
+    def inputs(features):
+        return F.pad((features - mean) / std @ axes, (0, 1), value=1.0)
 
-    def scores(features, weights):
-        return standardised(features) @ weights[:-1] + weights[-1]
-
-    x = standardised(train)
+    x = inputs(train)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     held = (order < max(1, len(x) // 10)).to(x.device)  # whether an image is of a random tenth
-    fitted = x[~held]
-    y_fitted = y_train[~held]
-    unseen = train[held]
-    y_unseen = y_train[held]
-    best_accuracy = -1.0
-    weights = x.new_zeros(x.shape[1] + 1, int(y_train.max()) + 1)
-    for l2 in progress(strengths, "linear probe, strengths of its penalty"):
-        weights = logistic_regression(fitted, y_fitted, l2, start=weights)
-        right = scores(unseen, weights).argmax(1) == y_unseen
-        accuracy = right.float().mean().item()
-        if accuracy > best_accuracy:
-            best_accuracy, best_l2, best_weights = accuracy, l2, weights
-    weights = logistic_regression(x, y_train, best_l2, start=best_weights)
+    x_fitted, y_fitted = x[~held], y[~held]
+    weights = x.new_zeros(x.shape[1], int(y.max()) + 1)
+    highest = -1.0
+    for l2 in strengths:
+        weights = logistic_regression(x_fitted, y_fitted, l2, weights)
+        accuracy, _ = top_1_and_5(x[held] @ weights, y[held])
+        if accuracy > highest:
+            highest, best_l2, start = accuracy, l2, weights
+    weights = logistic_regression(x, y, best_l2, start)
 
-    def classify(x):
-        return scores(x, weights)
+    def classify(features):
+        return inputs(features) @ weights
 
     return classify, best_l2
 
@@ -908,988 +1020,103 @@ def linear_probe(train, y_train, test, y_test, **options) -> dict[str, float]:
     """
     classify, l2 = fit_probe(train, y_train, **options)
     lp1, lp5 = top_1_and_5(classify(test), y_test)
-    return {"lp1": lp1, "lp5": lp5, "l2": l2}
+    return dict(lp1=lp1, lp5=lp5, l2=l2)
 
 
 def top_1_and_5(scores: Tensor, y: Tensor) -> tuple[float, float]:
-    """How often the likeliest class, and one of the five likeliest, is right, in %.
-
-    scores: (N, C); y: labels (N,). A row with NaN or infinity is never right.
-    """
-    likeliest = scores.topk(min(5, scores.shape[1]), 1).indices  # (N, 5)
-    hits = likeliest == y[:, None]
-    hits &= scores.isfinite().all(1, keepdim=True)
+    """How often the likeliest class, and one of the five likeliest, is y (N,), in %."""
+    hits = scores.topk(min(5, scores.shape[1]), 1).indices == y[:, None]  # (N, 5)
+    hits &= scores.isfinite().all(1, keepdim=True)  # NaN would rank first
     top1 = hits[:, 0].float().mean()
     top5 = hits.any(1).float().mean()
     return 100 * top1.item(), 100 * top5.item()
 
 
-def neighbours(queries: Tensor, bank: Tensor, k: int, skip_self=False) -> tuple[Tensor, Tensor]:
-    """Cosine similarities and indices, (N, k) each, of the nearest rows of the bank, nearest first.
+def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor, k=5) -> float:
+    """% right on test (N, d) by the majority of the k nearest rows of train (M, d), by cosine."""
+    train = F.normalize(train)
+    votes = []
+    for part in F.normalize(test).split(1000):
+        nearest = (part @ train.T).topk(min(k, len(train)), 1).indices  # (n, k)
+        votes.append(F.one_hot(y_train[nearest], int(y_train.max()) + 1).sum(1))  # (n, C)
+    right = torch.cat(votes).argmax(1) == y_test
+    return 100 * right.float().mean().item()
 
-    queries: (N, D); bank: (M, D). With skip_self they are the same rows, and a row is not its own
-    neighbour.
+
+def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
+    """What the dimensions of z (N, K) say about labels y (N,): means over live dimensions.
+
+    cons      class consistency (NCL), %: of the images that a dimension is active on, the share of
+              their commonest class
+    adjusted  (cons − chance) / (1 − chance), %; chance is the cons of as many random images. The
+              mean is of dimensions that are active on 0.1 % of the images or more
+    entropy   H_s (BayesNCL), nats: of a dimension's |z|, summed over each class
+
+    They tell nothing where there is one class, or no live dimension: then there are none.
     """
-    queries = F.normalize(queries)
-    bank = F.normalize(bank)
-    values, indices = [], []
-    for start in range(0, len(queries), 1000):
-        similarity = queries[start : start + 1000] @ bank.T
-        if skip_self:
-            similarity.diagonal(start).fill_(-2)
-        nearest = similarity.topk(k, 1)
-        values.append(nearest.values)
-        indices.append(nearest.indices)
-    return torch.cat(values), torch.cat(indices)
+    z = F.normalize(z).abs()
+    z = z * (z > ACTIVE)
+    z = z[:, z.any(0)]  # (N, live)
+    if z.shape[1] == 0 or (y == y[0]).all():
+        return {}
+    n = z.count_nonzero(0)  # (live,): images that a dimension is active on
+    classes = F.one_hot(y).float()  # (N, C)
+    cons = (classes.T @ (z > 0).float()).amax(0) / n
+    mass = classes.T @ z  # (C, live)
+    entropy = torch.special.entr(mass / mass.sum(0)).sum(0)
+
+    total = 0
+    shuffled = torch.Generator().manual_seed(0)
+    for _ in range(200):
+        order = torch.randperm(len(y), generator=shuffled)
+        so_far = classes[order].cumsum(0)  # (N, C): of the first 1, 2, … N images
+        total = total + so_far.amax(1) / so_far.sum(1)
+    chance = (total / 200)[n - 1]
+    adjusted = (cons - chance) / (1 - chance).clamp(min=1e-9)
+    often = n >= max(1, round(len(y) / 1000))
+    found = dict(cons=100 * cons, adjusted=100 * adjusted[often], entropy=entropy)
+    return {name: values.mean().item() for name, values in found.items() if len(values)}
 
 
-def precision_at(z, y, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
-    """P@k: % of an image's k nearest others (cosine) in z (N, K) with its label y (N,), by k.
+def evaluate(model: nn.Module, data: Data, args) -> tuple[dict, Tensor, Tensor]:
+    """The numbers of the final record, and h (N, d) and z (N, K) of the test images.
 
-    None where there are too few images.
+    The second label's numbers have "background_" before their names.
     """
-    z = torch.as_tensor(z).float()
-    y = torch.as_tensor(y, device=z.device)
-    _, nearest = neighbours(z, z, min(max(ks), len(z) - 1), skip_self=True)
-    same = (y[nearest] == y[:, None]).float()
-    scores = dict.fromkeys(ks)
-    for k in ks:
-        if k < len(z):
-            scores[k] = 100 * same[:, :k].mean().item()
-    return scores
-
-
-def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor) -> list[float]:
-    """% right on test (N, d) when the 5, and when the 200, nearest rows of train (M, d) vote.
-
-    Nearest by cosine. The 5: their majority, of equals the smaller class number. The 200: each
-    weighted by exp(cosine / 0.1) (Wu et al. 2018, arXiv 1805.01978).
-    """
-    similarity, index = neighbours(test, train, min(200, len(train)))  # (N, 200)
-    classes = y_train[index]
-
-    def accuracy(classes, weights):
-        votes = test.new_zeros(len(test), int(y_train.max()) + 1)
-        votes.scatter_add_(1, classes, weights)
-        return 100 * (votes.argmax(1) == y_test).float().mean().item()
-
-    of_5 = accuracy(classes[:, :5], torch.ones_like(similarity[:, :5]))
-    of_200 = accuracy(classes, (similarity / 0.1).exp())
-    return [of_5, of_200]
-
-
-def health(z: Tensor) -> dict[str, Tensor]:
-    """Signs of collapse in a batch of embeddings z (N, K), as scalar tensors.
-
-    spread   mean standard deviation of z/‖z‖, times √K: 0 collapsed, 1 at most; embeddings ≥ 0 stay
-             below, the further the more dimensions are dead or shared by all images
-    act      share of active entries, those above 1e-5 in z/‖z‖
-    empty    share of samples without an active entry
-    """
-    z = F.normalize(z.detach().float())
-    active = z.abs() > ACTIVE
-    return {
-        "spread": z.std(0).mean() * z.shape[1] ** 0.5,
-        "act": active.float().mean(),
-        "empty": (~active).all(1).float().mean(),
-    }
-
-
-def halved(x: Tensor) -> np.ndarray:
-    """x in float16, for a file; what this cannot hold becomes its largest number, 65504."""
-    return x.clamp(-65504, 65504).half().cpu().numpy()
-
-
-def evaluate(run: "Run", data: Data, model: nn.Module) -> tuple[dict, Tensor, Tensor]:
-    """The final record's numbers, of any method, and h (N, d) and z (N, K) of the test images.
-
-    The second label's numbers have "background_" before their names. embeddings.npz keeps h and z
-    in 16 bits, and the labels by the classes' own numbers.
-    """
-    size = run.args.image_size
-    print("evaluating: what the dimensions stand for", flush=True)
-    h, z = features(model, data.x_test, size, run.device)
-    arrays = {"h": halved(h), "z": halved(z)}
-    if data.y_test is not None:
-        arrays["y"] = data.classes[data.y_test].cpu().numpy()
-    if data.background_test is not None:
-        arrays["background"] = data.background_classes[data.background_test].cpu().numpy()
-    with replacing(run.folder / "embeddings.npz") as file:
-        np.savez(file, **arrays)
-
-    labels = {"": arrays.get("y"), "background_": arrays.get("background")}
-    metrics = of_dimensions(arrays["z"], labels, arrays["h"])
-    if data.y_train is None and data.background_train is None:
-        return metrics, h, z
-    print("evaluating: linear probes and neighbours, of h and of z", flush=True)
-    h_train, z_train = features(model, data.x_train, size, run.device)
-    pairs = {
-        "": (data.y_train, data.y_test),
-        "background_": (data.background_train, data.background_test),
-    }
-    for prefix, (y_train, y_test) in pairs.items():
-        if y_train is None:
+    print("evaluating: linear probes, neighbours, dimensions", flush=True)
+    h, z = features(model, data.test["x"], args.image_size, args.device)
+    h_train, z_train = features(model, data.train["x"], args.image_size, args.device)
+    active = F.normalize(z).abs() > ACTIVE
+    metrics = dict(act=active.float().mean().item(), live_dims=active.any(0).sum().item())
+    for label, classes in data.classes.items():
+        if len(classes) < 2:
             continue
-        y_train, y_test = y_train.to(h.device), y_test.to(h.device)
+        y_train, y = data.train[label].to(h.device), data.test[label].to(h.device)
+        found = of_dimensions(z, y)
         for suffix, train, test in ("", h_train, h), ("_embedding", z_train, z):
-            found = linear_probe(train, y_train, test, y_test)
-            found["knn5"], found["knn200"] = knn_accuracy(train, y_train, test, y_test)
-            for name, value in found.items():
-                metrics[f"{prefix}{name}{suffix}"] = value
+            probed = linear_probe(train, y_train, test, y)
+            probed["knn5"] = knn_accuracy(train, y_train, test, y)
+            found |= {name + suffix: value for name, value in probed.items()}
+        prefix = "" if label == "y" else f"{label}_"
+        metrics |= {prefix + name: value for name, value in found.items()}
     return metrics, h, z
 
 
-def of_dimensions(z: np.ndarray, labels: dict, h: np.ndarray) -> dict:
-    """What interpret.py finds in embeddings z (N, K), as numbers of a record.
-
-    A dense z is measured twice: as in the papers, where each dimension is active on every image,
-    and by half-dimensions, with "top_" before the names. A control's numbers begin with its name.
-
-    labels: prefix of the numbers → (N,) or None
-    h: (N, d), of which z was made: MonoScore's judge, and what random directions are of
-    """
-    several = {}  # labels that have two classes, which a dimension can tell apart
-    for prefix, y in labels.items():
-        if y is not None and (y != y[0]).any():
-            several[prefix] = y
-    embedding = interpret.Embedding(z, several, judge=h, features=h)
-    findings = interpret.interpret(embedding)
-    if findings.rule == "nonzero":
-        numbers = findings.numbers
-    else:
-        of_papers = interpret.interpret(embedding, "nonzero", controls=False).numbers
-        top = {f"top_{name}": value for name, value in findings.numbers.items()}
-        numbers = of_papers | top
-    numbers = {"active": findings.rule} | numbers
-    for control, found in findings.controls.items():
-        numbers |= {f"{control}_{name}": value for name, value in found.items()}
-    for prefix, y in several.items():
-        for k, value in precision_at(z, y).items():
-            numbers[f"{prefix}p_at_{k}"] = value
-    return numbers
-
-
-# ==================================================================================================
-# From here on: command line, run folders, checkpoints, torchrun. Of what changes numbers only a
-# run's precision, its seeds and BatchNorm under torchrun are below: see Run.
-# ==================================================================================================
-
-
-# ------------------------------------------------------------------------------------ command line
-def whole_number(least, most=math.inf):
-    """An argparse type: a whole number from `least` to `most`, both included."""
-
-    def parse(text):
-        value = int(text)
-        if not least <= value <= most:
-            end = f"to {most}"
-            if most == math.inf:
-                end = "on"
-            wanted = f"it must be a whole number from {least} {end}"
-            raise argparse.ArgumentTypeError(f"{text}; {wanted}")
-        return value
-
-    parse.__name__ = "int"  # for "invalid int value"
-    return parse
-
-
-def within(low, high=math.inf, closed=False):
-    """An argparse type: a finite number between low and high, which are included where `closed`."""
-
-    def parse(text):
-        value = float(text)
-        inside = low < value < high
-        if closed:
-            inside = low <= value <= high and abs(value) < math.inf
-        if not inside:
-            above, below = ("≥", "≤") if closed else (">", "<")
-            wanted = f"it must be {above} {low} and {below} {high}"
-            raise argparse.ArgumentTypeError(f"{text}; {wanted}")
-        return value
-
-    parse.__name__ = "float"  # for "invalid float value"
-    return parse
-
-
-def checkpoint_of(text: str) -> str:
-    """An argparse type: the checkpoint.pt of a run's folder; a file's own name stays."""
-    path = Path(text)
-    if path.is_dir():
-        path = path / "checkpoint.pt"
-    return str(path)
-
-
-LEGEND = """\
-Of each epoch. spread: standard deviation of the normalised embeddings, times √K: 0 collapsed, 1 at
-most, less where none is negative. act: share of active entries; empty: of images without any.
-open: share of open gates.
-Of the test set. LP: logistic regression on the frozen backbone's features (z: on embeddings), %;
-NN: nearest neighbours, %; P@10: of an image's 10 nearest embeddings, the share of its class, %.
-Act.: share of active entries. H_s: entropy of a dimension's activation over classes, nats. Corr.:
-mean |cosine| of two dimensions over the images. Then, of each dimension of the embedding:"""
-
-
-class Parser(argparse.ArgumentParser):
-    """Flags of every program: --device, --out, --resume. Errors are one line, exit code 2.
-
-    image_flags() adds what all image methods share.
-    """
-
-    # Not settings of a run.
-    OF_A_CALL = {"resume", "eval_only", "out", "device", "compile", "verbose"}
-    MAY_CHANGE = {"data_root", "epochs", "checkpoint_every"}  # when a run is resumed
-
-    def __init__(self, file: str, doc: str):
-        raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog=Path(file).name, description=doc, formatter_class=raw)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.presets = {}
-        self.add_argument("--device", default=device, help="cuda, cuda:1, cpu")
-        self.add_argument("--out", help="run folder (default: a new one under runs/)")
-        self.add_argument(
-            "--resume",
-            metavar="RUN",
-            help="go on with this run; --epochs of an image method may grow, its schedule too",
-        )
-
-    def error(self, message):
-        self.exit(2, f"{self.prog}: {message} (--help lists the flags)\n")
-
-    def image_flags(self, presets: dict[str, dict]):
-        """Flags of all image methods. presets: data set → settings, the defaults of the flags."""
-        self.presets = presets
-        self.epilog = f"{LEGEND}\n{interpret.LEGEND}"
-        add = self.add_argument
-        whole = whole_number(1)
-        not_negative = within(0, closed=True)
-        share = within(0, 1, closed=True)
-        archs = ["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"]
-        add("--dataset", default="shapes", help="shapes, cifar10, cifar100, stl10, svhn, your own")
-        add("--preset", choices=presets, help="settings of this data set; default: of any other")
-        add("--data-root", default="data", help="folder of the data sets (default: data)")
-        add("--limit", type=whole_number(2), help="train on so many images, classes in proportion")
-        add("--arch", choices=archs, help="backbone")
-        add("--image-size", type=whole_number(8), help="side of the views in pixels")
-        add("--epochs", type=whole, help="passes over the training images")
-        add("--batch-size", type=whole_number(2), help="images a step, of all processes")
-        add("--optimizer", choices=OPTIMIZERS, help="sgd with momentum 0.9")
-        add("--lr", type=within(0), help="peak learning rate, not scaled by the batch size")
-        add("--weight-decay", type=not_negative, help="under LARS not of biases and norms")
-        add("--warmup", type=not_negative, help="epochs of linear warm-up, at most half the run")
-        add("--min-scale", type=within(1e-3, 1, closed=True), help="smallest area of a crop")
-        add("--jitter", type=share, help="strength of colour jitter; hue a quarter of it")
-        add("--gray", type=share, help="probability of a grey view")
-        add("--blur", type=share, help="probability of Gaussian blur, σ from 0.1 to 2 pixels")
-        add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops")
-        add(
-            "--seed", type=whole_number(0, 2**32 - 1), default=1, help="of weights, views and order"
-        )
-        add("--precision", choices=["auto", "bf16", "fp32"], default="auto", help="of the network")
-        add(
-            "--compile",
-            action="store_true",
-            help="torch.compile: for long runs; a CPU needs a C++ compiler",
-        )
-        add(
-            "--checkpoint-every",
-            type=whole,
-            help="epochs (default: at a cost of 1 %% of the time)",
-        )
-        add("--eval-only", metavar="RUN", type=checkpoint_of, help="evaluate its checkpoint.pt")
-        add("--verbose", action="store_true", help="first print the shapes within the model")
-
-    def parse(self, argv=None) -> argparse.Namespace:
-        """The flags; where one is not given, what the run named by --resume or --eval-only had;
-        else the preset of the data set. With --eval-only, a --preset goes before what the run had.
-        """
-        if argv is None:
-            argv = sys.argv[1:]
-        method = Path(self.prog).stem
-        # None where no --dataset is given: argparse leaves alone what a Namespace has.
-        given = self.parse_known_args(argv, argparse.Namespace(dataset=None))[0]
-        eval_only = getattr(given, "eval_only", None)
-        preset_name = getattr(given, "preset", None)
-        named = given.resume != "" and given.out != ""
-        need(named, "--resume and --out name a folder, and one of them is empty")
-        if given.resume and (given.out or eval_only):
-            folder = "the run's own folder"
-            raise BadInput(f"--resume writes into {folder}: give it without --out and --eval-only")
-
-        dataset = given.dataset or self.get_default("dataset")
-        of_any_other = self.presets.get("default", {})
-        preset = self.presets.get(preset_name or dataset, of_any_other)
-        saved = {}
-        if given.resume:
-            saved = self.saved_settings(given.resume, Path(given.resume), method, preset)
-        elif eval_only:
-            need(Path(eval_only).exists(), f"--eval-only: there is no {eval_only}")
-            saved = self.saved_settings(eval_only, Path(eval_only).parent, method, preset)
-            if given.dataset and given.dataset != saved.get("dataset"):
-                for of_its_data in "limit", "classes":
-                    saved.pop(of_its_data, None)
-
-        if preset_name and not given.resume:
-            defaults = saved | preset  # it was asked for in this call
-        else:
-            defaults = preset | saved
-        self.set_defaults(**defaults)
-        command = shlex.join([self.prog, *argv])
-        args = self.parse_args(argv, argparse.Namespace(method=method, command=command))
-
-        if given.resume:
-            self.check_resumed(args, saved)
-        check_device(args.device)
-        if getattr(args, "compile", False):
-            check_compiler(args.device)
-        return args
-
-    def check_resumed(self, args: argparse.Namespace, saved: dict) -> None:
-        """BadInput where a flag contradicts the settings of the run that is to go on."""
-        for action in self._actions:
-            name = action.dest
-            if name not in saved or name in self.MAY_CHANGE:
-                continue
-            value, before = getattr(args, name), saved[name]
-            if value == before:
-                continue
-            names = action.option_strings or [name]
-            told = f"{names[0]} {value}"
-            if action.nargs == 0:  # a switch has no value; --no-... is its last name
-                told = names[0] if value else names[-1]
-            had = "run, which had none" if before is None else f"run's {before}"
-            raise BadInput(f"{told} contradicts the {had}")
-
-        before = saved.get("epochs")
-        if before is not None:  # else each experiment of sparse_coding.py has its own
-            fewer = f"--epochs {args.epochs} is less than the run's {before}"
-            need(args.epochs >= before, f"{fewer}: a resumed run may only grow")
-
-    def saved_settings(self, source: str, folder: Path, method: str, preset: dict) -> dict:
-        """The settings of a run of this program; BadInput, which names `source`, where none is."""
-        try:
-            config = json.loads((folder / "config.json").read_text())
-            made_by = config["method"]
-        except (FileNotFoundError, NotADirectoryError) as error:
-            raise BadInput(f"{source} is no run: there is no {folder / 'config.json'}") from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise BadInput(f"{source} is no run: its config.json is damaged ({reason})") from error
-        if made_by != method:
-            raise BadInput(f"{source} is a run of {made_by}.py, not of {method}.py")
-        if config.get("eval_only"):
-            raise BadInput(f"{source} is an evaluation, not a training: name the run itself")
-        missing = preset.keys() - config.keys()
-        if missing:
-            older = f"an older version of {method}.py made it"
-            raise BadInput(f"{source} does not say {min(missing)}: {older}")
-        saved = {}
-        for action in self._actions:
-            name = action.dest
-            if name not in config or name in self.OF_A_CALL:
-                continue
-            value = config[name]
-            fits = can_give(action, value)
-            if value is None:
-                fits = self.may_be_none(action)
-            need(fits, f"{source}: its config.json says {name} is {value!r}, which no flag gives")
-            saved[name] = value
-        flags = {action.dest for action in self._actions} - {"help"}
-        absent = flags - self.OF_A_CALL - config.keys()
-        if absent:
-            print(f"{source} does not say {', '.join(sorted(absent))}: the defaults count")
-        for action in self._actions:
-            if action.dest in absent:
-                saved[action.dest] = action.default
-        return saved
-
-    def may_be_none(self, action: argparse.Action) -> bool:
-        """Whether a flag may have no value: it has no default, and not every preset has a value."""
-        if action.default is not None:
-            return False
-        of_presets = [preset.get(action.dest) for preset in self.presets.values()]
-        return None in of_presets or not of_presets
-
-
-def can_give(action: argparse.Action, value) -> bool:
-    """Whether a flag can give this value to its setting."""
-    if action.nargs == 0:  # a switch
-        return isinstance(value, bool)
-    values = [value]
-    if action.nargs == "+":
-        values = value
-    if not isinstance(values, list) or len(values) == 0:
-        return False
-    kind = action.type or str
-    try:
-        typed = [kind(str(each)) for each in values]
-    except (ValueError, argparse.ArgumentTypeError):
-        return False
-    allowed = action.choices or typed
-    return typed == values and all(each in allowed for each in typed)
-
-
-def check_device(device: str) -> None:
-    """BadInput unless a tensor can be made on the device."""
-    try:
-        torch.zeros(1, device=device).item()
-    except (RuntimeError, AssertionError, ValueError, ImportError) as error:
-        reason = str(error).partition(". ")[0].splitlines()[0]  # torch goes on for a page
-        raise BadInput(f"--device {device} is not there: {reason}") from error
-
-
-def check_compiler(device: str) -> None:
-    """BadInput unless the C++ compiler is there that torch.compile calls on a CPU."""
-    if torch.device(device).type != "cpu":
-        return
-    usual = {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++")
-    compiler = os.environ.get("CXX", usual)
-    need(shutil.which(compiler), f"--compile needs a C++ compiler: there is no {compiler}")
-
-
-@torch.no_grad()
-def print_shapes(model: nn.Module, args: argparse.Namespace) -> None:
-    """Print what each part makes of a batch of images: `head: (256, 64) → (256, 256)`.
-
-    Parts that images do not go through have no line.
-    """
-
-    def watch(name: str, part: nn.Module):
-        def tell(_, inputs, output):
-            print(f"{name}: {tuple(inputs[0].shape)} → {tuple(output.shape)}", flush=True)
-
-        return part.register_forward_hook(tell)
-
-    watches = [watch(name, part) for name, part in model.named_children()]
-    size = args.image_size
-    model.eval()  # BatchNorm's statistics stay as they are
-    model(torch.zeros(args.batch_size, 3, size, size, device=args.device))
-    for each in watches:
-        each.remove()
-
-
-# -------------------------------------------------------------------------------------- run folder
-COLUMNS = {  # of the final table, and their keys in a record; interpret.py's own follows it
-    "LP@1": "lp1",
-    "LP@5": "lp5",
-    "z: LP@1": "lp1_embedding",
-    "5-NN": "knn5",
-    "200-NN": "knn200",
-    "z: 5-NN": "knn5_embedding",
-    "P@10": "p_at_10",
-    "Act.": "act",
-    "H_s": "entropy",
-    "Corr.": "corr",
-}
-# What a finished run and the programs that read it leave; the first says that it is finished.
-FINISHED = (
-    "backbone.pt",
-    "embeddings.npz",
-    "text.npz",
-    "finetune.json",
-    "robustness.json",
-    "selection.json",
-    "words.json",
-    "stability.json",
-    "dictionaries.json",
-    "interpret.json",
-    "interpret.txt",
-    "dimensions.csv",
-    "look.html",
-    "top_images.png",
-    "active_images.png",
-    "dimensions.png",
-    "selection.png",
-    "collapse.png",
-    "spectra.png",
-)
-
-
-@contextlib.contextmanager
-def replacing(path: Path):
-    """A binary file that takes the place of `path` once the block has ended well; else BadInput."""
-    tmp = path.with_name(path.name + ".tmp")
-    try:
-        with open(tmp, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(tmp, path)
-    except (OSError, RuntimeError) as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # which torch.save hides
-            raise error.__context__ from None
-        if isinstance(error, OSError):
-            reason = error.strerror
-        else:
-            reason = f"is the disk full? {error}"  # torch.save does not say
-        text = f"{path} could not be written ({reason}); what was there before is intact"
-        raise BadInput(text) from error
-    finally:
-        with contextlib.suppress(OSError):
-            tmp.unlink()  # where the block has not ended well
-
-
-def write_json(path: Path, value: dict) -> None:
-    """Replace the file `path` by this, as JSON; a file that was there stays whole until then."""
-    with replacing(path) as file:
-        file.write(json.dumps(value, indent=1).encode() + b"\n")
-
-
-def new_folder(path: str | Path, settings: dict, device: torch.device) -> Path:
-    """An unused run folder with config.json: the settings, the commit, the machine."""
-    path = Path(path)
-    config = path / "config.json"
-    settings = settings | made_by(device)
-    need(not config.exists(), f"--out {path} is taken by another run; name a new folder")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"--out {path} cannot be made ({error.strerror})") from error
-    write_json(config, settings)
-    return path
-
-
-def made_by(device: torch.device) -> dict:
-    """What a record names beside the settings: commit, hardware, torch and date."""
-    return dict(
-        commit=commit(),
-        hardware=hardware(device),
-        torch=torch.__version__,
-        date=time.strftime("%Y-%m-%d"),
-    )
-
-
-def commit() -> str | None:
-    """The commit of this file, with a + where files have changed since; None outside of git."""
-    command = ["git", "describe", "--always", "--exclude=*", "--abbrev=10", "--dirty=+"]
-    try:
-        here = Path(__file__).parent
-        done = subprocess.run(command, cwd=here, capture_output=True, text=True)
-    except OSError:
-        return None
-    return done.stdout.strip() or None
-
-
-def hardware(device: torch.device) -> str:
-    """The GPU's name; or the processor's, where Linux tells it, and the number of threads."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    name = "CPU"
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                name = line.partition(": ")[2]
-                break
-    return f"{name}, {torch.get_num_threads()} threads"
-
-
-def has_bf16(device: torch.device) -> bool:
-    """Whether bf16 is faster than fp32 there: GPUs from Ampere on, CPUs with AMX or AVX512-BF16."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device)[0] >= 8
-    if device.type != "cpu" or not hasattr(torch.cpu, "get_capabilities"):
-        return False
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(kind) for kind in ("amx_bf16", "avx512_bf16"))
-
-
-def load_checkpoint(path: Path) -> dict:
-    """A checkpoint, on the CPU; BadInput where it is none or is damaged. Never a pickled object."""
-    try:
-        damaged = zipfile.ZipFile(path).testzip()  # torch.load would not notice
-        if damaged:
-            raise ValueError(f"{damaged} in it is damaged")
-        return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a truncated archive, a foreign pickle: each fails in its own way
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{path} cannot be read as a checkpoint ({reason})") from error
-
-
-class Run:
-    """A run's folder, precision and checkpoints. Under torchrun rank 0 alone writes."""
-
-    latest: "Run | None" = None  # the one that Ctrl-C saves
-
-    def __init__(self, args: argparse.Namespace, data: Data):
-        self.args = args
-        self.device = torch.device(args.device)
-        self.epochs = 0  # that are done
-        self.seconds = 0.0  # of training
-        self.epoch_began = 0.0  # by time.perf_counter()
-        self.saved_seconds = 0.0  # those that checkpoint.pt has
-        self.write_seconds = 0.0  # that the last writing of it took
-        self.unsaved = None  # what checkpoint.pt would hold if it was written now
-        now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # microseconds, for runs of one loop
-        new = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{now}"
-        self.folder = Path(args.resume or args.out or new)
-        precision = args.precision
-        if precision == "auto":
-            precision = "bf16" if has_bf16(self.device) else "fp32"
-        if args.resume:
-            precision = self.as_begun(precision)
-        self.bf16 = precision == "bf16"
-        if rank() == 0 and not args.resume:
-            settings = vars(args) | dict(precision_used=precision, processes=world())
-            new_folder(self.folder, settings, self.device)
-            (self.folder / "metrics.jsonl").touch()
-        where = f"{hardware(self.device)}, {precision}: {self.folder}"
-        print(f"{args.method} on {args.dataset}, seed {args.seed}, {where}")
-        n, _, height, width = data.images.shape
-        views = f"views of {args.image_size} × {args.image_size}"
-        if args.image_size != max(height, width):
-            views += " (--image-size)"
-        print(f"{n} training images of {height} × {width} pixels, {views}", flush=True)
-        Run.latest = self
-
-    def as_begun(self, precision: str) -> str:
-        """The precision that a resumed run began with; BadInput where it had other processes."""
-        path = self.folder / "config.json"
-        settings = json.loads(path.read_text())
-        processes = settings.get("processes", world())
-        advice = f"go on with torchrun --nproc_per_node={processes}"
-        need(processes == world(), f"the run began with {processes} processes: {advice}")
-        kind = settings.get("device", self.device.type).partition(":")[0]
-        need(kind == self.device.type, f"the run began on {kind}: add --device {kind}")
-        precision = settings.get("precision_used", precision)
-        need(precision in ("bf16", "fp32"), f"{path} says precision_used is {precision!r}")
-        return precision
-
-    def compile(self, function):
-        """torch.compile of a module or function where --compile asks for it."""
-        return torch.compile(function) if self.args.compile else function
-
-    def parallel(self, model: nn.Module) -> nn.Module:
-        """The model; under torchrun in DistributedDataParallel, on GPUs with one BatchNorm."""
-        if world() == 1:
-            return model
-        if self.device.type == "cuda":
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
-        # static_graph: some weights get no gradient. Each process keeps BatchNorm's statistics of
-        # its own, and rank 0 saves its own: torch 2.11 cannot share them here.
-        Parallel = nn.parallel.DistributedDataParallel
-        share = "forward_sync_buffers"
-        if share not in inspect.signature(Parallel).parameters:
-            share = "broadcast_buffers"  # before torch 2.13
-        return Parallel(model, static_graph=True, **{share: False})
-
-    def restore(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> int:
-        """Load what --eval-only or --resume names; → the epochs that are done.
-
-        --eval-only sets args.epochs to these, so that no epoch is left. --verbose prints shapes.
-
-        A run that was killed before its first checkpoint begins anew.
-        """
-        args = self.args
-        if args.verbose:
-            print_shapes(model, args)
-        if args.eval_only:
-            args.epochs = self.load(Path(args.eval_only), model)
-            return args.epochs
-        if not args.resume:
-            return 0
-
-        done = 0
-        path = self.folder / "checkpoint.pt"
-        if path.exists():
-            done = self.load(path, model, optimizer)
-        if done > args.epochs:
-            trained = f"the run in {self.folder} has trained {done} already"
-            raise BadInput(f"--epochs {args.epochs}: {trained}")
-        if rank() == 0:
-            self.truncate_log(done)  # first: it may refuse, and then all stays
-            if done < args.epochs:
-                self.unfinish()
-            self.renew_config()
-        print(f"goes on after epoch {done}")
-        return done
-
-    def load(self, path: Path, model: nn.Module, optimizer=None) -> int:
-        """Load a checkpoint into the model, and into the optimizer if given; → its epochs."""
-        checkpoint = load_checkpoint(path)
-        try:
-            model.load_state_dict(checkpoint["model"])
-            if optimizer:
-                optimizer.load_state_dict(checkpoint["optimizer"])
-            self.seconds = self.saved_seconds = float(checkpoint["seconds"])
-            self.epochs = checkpoint["epochs"]
-            if not isinstance(self.epochs, int) or self.epochs < 1:
-                raise ValueError(f"epochs is {self.epochs!r}")
-            return self.epochs
-        except Exception as error:  # what a changed or foreign file may lack
-            reason = f"{type(error).__name__}: {error}"
-            raise BadInput(f"{path} does not fit these settings ({reason})") from error
-
-    def unfinish(self) -> None:
-        """Remove what a finished run leaves: its weights and arrays are of fewer epochs."""
-        for name in FINISHED:
-            (self.folder / name).unlink(missing_ok=True)
-
-    def truncate_log(self, epochs: int) -> None:
-        """Keep the lines of so many epochs: what came after the checkpoint comes again."""
-        path = self.folder / "metrics.jsonl"
-        path.touch()  # a run that was killed at its very start has none
-        lines = path.read_text(errors="replace").splitlines(keepends=True)[:epochs]
-        found = []
-        with contextlib.suppress(ValueError, TypeError, KeyError):  # what is no record has none
-            for line in lines:
-                found.append(json.loads(line)["epoch"])
-        whole = found == list(range(1, epochs + 1))
-        need(whole, f"{path} lacks lines of epochs 1 to {epochs}: restore it, or begin a new run")
-        kept = "".join(lines)
-        with replacing(path) as file:
-            file.write(kept.encode())
-
-    def renew_config(self) -> None:
-        """Write into config.json what has changed since the run began.
-
-        data_root, checkpoint_every    as this call has them
-        epochs         --epochs, which may have grown
-        epochs_before  what it was: the epochs that are done had the learning rates of so many
-        resumed        made_by(), for each time that the run went on with other code, on another
-                       machine or with another torch
-        """
-        path = self.folder / "config.json"
-        settings = json.loads(path.read_text())
-        if self.args.epochs > settings["epochs"]:
-            settings["epochs_before"] = [*settings.get("epochs_before", []), settings["epochs"]]
-        for name in Parser.MAY_CHANGE:
-            settings[name] = getattr(self.args, name)
-
-        latest = settings
-        resumed = settings.get("resumed", [])
-        if resumed:
-            latest = resumed[-1]
-        now = made_by(self.device)
-        if any(latest.get(key) != now[key] for key in ("commit", "hardware", "torch")):
-            settings["resumed"] = [*resumed, now]
-        write_json(path, settings)
-
-    def begin_epoch(self, epoch: int) -> None:
-        """Start the clock, and seed what the epoch draws by seed, epoch and process alone.
-
-        So resumed runs draw the same.
-        """
-        # Another number for each of the three, as long as epoch and rank are below 10,007.
-        torch.manual_seed((self.args.seed * 10_007 + epoch) * 10_007 + rank())
-        self.epoch_began = time.perf_counter()
-
-    def end_epoch(self, epoch: int, log: list[dict], model: nn.Module, optimizer) -> None:
-        """Write and show the means of the steps in `log`, of epoch `epoch` (from 0), and save.
-
-        A loss or a weight that is not finite ends the run with exit code 3, before it reaches a
-        checkpoint. A warning says where most images have no active dimension.
-        """
-        means = {}
-        for key in log[0]:
-            means[key] = torch.stack([step[key] for step in log]).mean().item()
-        seconds = time.perf_counter() - self.epoch_began
-        self.seconds += seconds
-        done = epoch + 1
-        finite = torch.stack([p.isfinite().all() for p in model.parameters()]).all()
-        if not (finite and math.isfinite(means["loss"])):
-            if rank() == 0:
-                self.say_lost(done)
-            sys.exit(3)
-        if rank() > 0:
-            return
-
-        epochs = self.args.epochs
-        rate = len(log) * self.args.batch_size / seconds
-        lr = optimizer.param_groups[0]["lr"]
-        line = dict(epoch=done, **means, lr=lr, images_per_s=rate)
-        with open(self.folder / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(line) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # checkpoint.pt is never ahead of it
-
-        left = (epochs - done) * self.seconds / done
-        shown = [f"epoch {done}/{epochs}", f"{left:.0f} s left", f"{rate:.0f} images/s"]
-        shown += [f"{key} {value:.4g}" for key, value in means.items()]
-        print("  ".join(shown), flush=True)
-        if means.get("empty", 0) > 0.5:
-            text = "of the images have no active dimension: the embedding collapses"
-            print(f"epoch {done}: {means['empty']:.0%} {text}", file=sys.stderr)
-
-        self.epochs = done
-        self.unsaved = dict(
-            epochs=done,
-            seconds=self.seconds,
-            model=model.state_dict(),
-            optimizer=optimizer.state_dict(),
-        )
-        if self.is_due():
-            self.save()
-        else:
-            self.unsaved = copy.deepcopy(self.unsaved)  # the next steps change the weights
-
-    def say_lost(self, epoch: int) -> None:
-        """Save the good epochs, and say that `epoch` is not one."""
-        if self.unsaved:
-            self.save()
-        kept = f"checkpoint.pt is of epoch {self.epochs}"
-        if self.epochs == 0:
-            kept = "there is no checkpoint yet"
-        print(f"epoch {epoch}: the loss or a weight is not finite; {kept}", file=sys.stderr)
-
-    def is_due(self) -> bool:
-        """Whether to write a checkpoint: every so many epochs, or at a cost of 1 % of the time."""
-        every = self.args.checkpoint_every
-        if self.epochs == self.args.epochs:
-            return True
-        if every:
-            return self.epochs % every == 0
-        return self.seconds - self.saved_seconds >= 100 * self.write_seconds
-
-    def save(self) -> None:
-        """Write checkpoint.pt."""
-        start = time.perf_counter()
-        with replacing(self.folder / "checkpoint.pt") as file:
-            torch.save(self.unsaved, file)
-        self.write_seconds = time.perf_counter() - start
-        self.saved_seconds = self.seconds
-        self.unsaved = None
-
-    def stop(self) -> str:
-        """Save the epochs that are done, at Ctrl-C; → a line that says how to go on."""
-        if self.args.eval_only:
-            return "stopped before its end"
-        if self.unsaved:
-            self.save()
-        launcher = "python" if world() == 1 else f"torchrun --nproc_per_node={world()}"
-        again = [sys.argv[0], "--resume", str(self.folder), "--device", self.args.device]
-        if getattr(self.args, "compile", False):
-            again.append("--compile")
-        command = f"{launcher} {shlex.join(again)}"
-        return f"stopped after epoch {self.epochs} of {self.args.epochs}; go on: {command}"
-
-    def finish(self, metrics: dict, backbone: nn.Module) -> None:
-        """Write the final record, and backbone.pt for torchvision's ResNet; print the tables."""
-        epochs = self.args.epochs
-        metrics = dict(event="final", epochs=epochs, **metrics, seconds_train=self.seconds)
-        with open(self.folder / "metrics.jsonl", "a") as file:
-            file.write(json.dumps(metrics) + "\n")
-        weights = {}
-        for name, value in backbone.state_dict().items():
-            weights[name] = value.cpu().contiguous()
-        with replacing(self.folder / "backbone.pt") as file:
-            torch.save(weights, file)
-        print(table(self.args.method, metrics))
-        print(f"{LEGEND}\n{interpret.LEGEND}")
-        print(f"{self.seconds:.0f} s of training. Pictures: python look.py {self.folder}")
-
-
-def table(method: str, metrics: dict) -> str:
-    """The final record as Markdown tables: the network's accuracy, then what its dimensions say."""
-    prefixes = {"class": ""}
-    if "background_cons" in metrics:
-        prefixes["background"] = "background_"
-    rows = [[method, *COLUMNS]]
-    for label, prefix in prefixes.items():
-        cells = [label]
-        for key in COLUMNS.values():
-            digits = 3 if key in ("act", "entropy", "corr") else 1
-            cells.append(interpret.format_number(metrics.get(prefix + key), digits))
-        rows.append(cells)
-
-    groups = {"top": {}, "shuffled": {}, "head": {}, "rotated": {}}
-    for key, value in metrics.items():
-        group, _, name = key.partition("_")
-        if group in groups:
-            groups[group][name] = value
-    numbers = groups.pop("top") or metrics
-    controls = {name: found for name, found in groups.items() if found}
-    beside = "\n".join(interpret.beside_directions(numbers))
-    return f"{markdown(rows)}\n\n{interpret.table(numbers, controls)}\n{beside}"
-
-
-# ----------------------------------------------------------------- what tools need of finished runs
-def read_json(path: Path) -> dict:
-    """A file of JSON; BadInput where it is damaged."""
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise BadInput(f"{path} is damaged; delete it ({error})") from error
-
-
-def read_run(folder: Path) -> argparse.Namespace:
-    """A run's settings; BadInput for a folder without them."""
-    needed = {"method", "dataset", "data_root", "limit", "arch", "image_size"}
-    needed |= {"min_scale", "jitter", "gray", "blur", "crop"}  # of its views
-    try:
-        settings = json.loads((folder / "config.json").read_text())
-        missing = needed - settings.keys()
-    except (OSError, ValueError, AttributeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{folder} is not a run of an image method ({reason})") from error
-    if missing:
-        reason = f"no {min(missing)} in config.json"
-        raise BadInput(f"{folder} is not a run of an image method ({reason})")
-    return argparse.Namespace(**settings)
-
-
-def load_run(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
-    """The settings and the trained model, on the CPU, of a finished run of any method."""
-    run = read_run(folder)
-    if getattr(run, "eval_only", None):
-        trained = Path(run.eval_only).parent
-        lacks = f"is an evaluation of {run.eval_only}, without a checkpoint.pt"
-        raise BadInput(f"{folder} {lacks}: name {trained}")
-    if not (folder / "backbone.pt").exists():
-        raise BadInput(f"{folder} has no backbone.pt: the run has not finished")
-    checkpoint = load_checkpoint(folder / "checkpoint.pt")
-    try:
-        method = importlib.import_module(run.method)
-        model = method.network(run)
-        model.load_state_dict(checkpoint["model"])
-    except (ImportError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{folder} cannot be rebuilt from its settings ({reason})") from error
-    return run, model
-
-
-def load_backbone(backbone: nn.Module, folder: Path) -> None:
-    """Load the weights that a finished run has left; BadInput where they do not fit."""
-    path = folder / "backbone.pt"
-    need(path.exists(), f"{folder} has no backbone.pt: the run has not finished")
-    weights = load_checkpoint(path)
-    try:
-        backbone.load_state_dict(weights)
-    except (RuntimeError, TypeError) as error:
-        raise BadInput(f"{path} does not fit its config.json ({error})") from error
-
-
-def labelled(run: argparse.Namespace, root: str | None, task: str) -> Data:
-    """The data set of a run; BadInput where it lacks labels of two classes for the task."""
-    data = load_data(run.dataset, root or run.data_root, limit=run.limit)
-    if data.y_train is None or len(data.y_train.unique()) < 2:
-        raise BadInput(f"{task} needs labels of two classes or more, which {data.name} lacks")
-    return data
-
-
-def progress(items, what: str):
-    """Yield the items and say on standard error how far it is.
-
-    items: anything with a length. A terminal shows one line that rewrites itself; elsewhere there
-    is a line every ten seconds at most.
-    """
-    terminal = sys.stderr.isatty()
-    began = time.monotonic()
-    next_line = began + 10
-    try:
-        for done, item in enumerate(items):
-            now = time.monotonic()
-            if terminal or now >= next_line:
-                text = f"{what}: {done}/{len(items)}"
-                if done:
-                    text += f", {(now - began) / done * (len(items) - done):.0f} s left"
-                if terminal:
-                    text = f"\r\x1b[K{text}"
-                print(text, end="" if terminal else "\n", file=sys.stderr, flush=True)
-                next_line = now + 10
-            yield item
-    finally:  # an error's line begins at the left too
-        if terminal:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+def print_table(metrics: dict, data: Data) -> None:
+    """The final record, a row for each label, and what its columns are."""
+    print(" " * 10, *(f"{name:>7}" for name, _ in COLUMNS.values()))
+    for label in data.classes or ["no labels"]:
+        prefix = "" if label == "y" else f"{label}_"
+        cells = []
+        for key, (_, digits) in COLUMNS.items():
+            value = metrics.get(key if key in OF_ALL else prefix + key)
+            if value is not None:
+                value = f"{round(value, digits) + 0:.{digits}f}"  # + 0: no −0.0
+            cells.append(value or "–")
+        print(f"{'class' if label == 'y' else label:10}", *(f"{cell:>7}" for cell in cells))
+        if len(data.classes.get(label, "no")) == 1:
+            print(f"{label} has one class: nothing can be told apart")
+    print(LEGEND)
 
 
 # ---------------------------------------------------------------------------------------- programs
@@ -1899,9 +1126,7 @@ def keep_freed_memory() -> None:
     New pages make a training take longer: on two cores of an Intel Xeon by 9 % with ResNet-8 and
     5 % with ResNet-20, on those of an AMD EPYC by 14 % with ResNet-20.
     """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is None:
         return
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
@@ -1910,80 +1135,47 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, largest)
 
 
-def join_torchrun() -> None:
-    """Where torchrun started this process, join the others; only the first of them prints."""
-    local_rank = os.environ.get("LOCAL_RANK")
-    if local_rank is None:
-        return
-    if torch.cuda.is_available():
-        gpus = torch.cuda.device_count()
-        remedy = f"torchrun --nproc_per_node={gpus}, or on CPUs CUDA_VISIBLE_DEVICES= torchrun ..."
-        need(int(local_rank) < gpus, f"more processes than GPUs: {remedy}")
-        torch.cuda.set_device(int(local_rank))
-        dist.init_process_group("cpu:gloo,cuda:nccl")
-    else:
-        dist.init_process_group("gloo")
-    if rank() > 0:
-        sys.stdout = open(os.devnull, "w", errors="replace")
-        signal.signal(signal.SIGINT, fall_silent)
-
-
-def fall_silent(*_) -> None:
-    """At Ctrl-C in all processes but the first: go on working, and print no errors.
-
-    The first process may need the others to end its step before it saves. Once it has left, they
-    fail, and nobody needs to read of that.
-    """
-    sys.stderr = sys.stdout  # which join_torchrun has sent nowhere
-
-
-def stop(program: str) -> NoReturn:
-    """At Ctrl-C: have the run save what it has, say how to go on, and end with exit code 130."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # torchrun sends it again
-    advice = "stopped before its end"
-    if Run.latest:
-        advice = Run.latest.stop()
-    print(f"{program}: {advice}", file=sys.stderr)
-    sys.exit(130)
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether memory is short: numpy, CUDA and torch on a CPU each say it in another way."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
-        return True
-    return "DefaultCPUAllocator" in str(error)
-
-
-def launch(main) -> None:
+def launch(main, *errors) -> None:
     """Run a program's main(), under torchrun as one of its processes.
 
-    The user's errors are one line and exit code 2. At Ctrl-C an image method saves the epochs that
-    are done; exit code 130.
+    The user's errors, and a lack of memory, are one line and exit code 2; Ctrl-C is 130.
+    errors: other exceptions that are the user's, as interpret.BadInput
     """
     program = Path(sys.argv[0]).name
-    for stream in sys.stdout, sys.stderr:
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may lack a letter
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal may lack our Greek letters
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False  # fp32 is float32
     keep_freed_memory()
-    hint = ""
+    Run.latest = None
     try:
-        join_torchrun()
-        try:
-            main()
-        except KeyboardInterrupt:
-            stop(program)
-        if dist.is_initialized():  # not after an error: it would wait for the others
+        if WORLD > 1:
+            cuda = torch.cuda.is_available()
+            dist.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo")
+            if cuda:
+                torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        if RANK > 0:
+            sys.stdout = open(os.devnull, "w")
+        main()
+        if WORLD > 1:
             dist.destroy_process_group()
-        return
-    except (BadInput, OSError) as error:
-        reason = error
-    except (MemoryError, RuntimeError) as error:
-        if not is_out_of_memory(error):
-            raise
-        reason = error
-        hint = "out of memory (in training: halve --batch-size): "
-    text = " ".join(str(reason).split())[:400]
-    print(f"{program}: {hint}{text}", file=sys.stderr)
-    sys.exit(2)
+    except KeyboardInterrupt:
+        go_on = ""
+        if Run.latest:
+            launcher = "python" if WORLD == 1 else f"torchrun --nproc_per_node={WORLD}"
+            go_on = f"; go on: {launcher} {sys.argv[0]} --resume {Run.latest.folder}"
+        if RANK == 0:
+            print(f"{program}: stopped{go_on}", file=sys.stderr)
+        sys.exit(130)
+    except (BadInput, OSError, MemoryError, RuntimeError, *errors) as error:
+        if Run.latest:
+            Run.latest.take_back()
+        text = " ".join(str(error).split())[:400]
+        if isinstance(error, (MemoryError, RuntimeError)):
+            if "allocate" not in text:  # what torch and numpy say when memory is short
+                raise
+            text = f"out of memory, of which a smaller --batch-size needs less: {text}"
+        if RANK == 0 or not isinstance(error, BadInput):  # what all processes find, one says
+            print(f"{program}: {text}", file=sys.stderr)
+        sys.exit(2)

@@ -43,7 +43,7 @@ NETWORK = dict(arch="resnet18", image_size=32, head_hidden=512, head_out=512)
 TRAINING = dict(  # warmup in epochs
     epochs=1000, batch_size=256, optimizer="lars", lr=0.03, weight_decay=1e-4, warmup=10.0
 )
-METHOD = dict(mu=0.0, invariance_weight=25.0, match_weight=250.0, projections=8192)
+METHOD = dict(mu=0.0, noise="laplace", invariance_weight=25.0, match_weight=250.0, projections=8192)
 # crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.2, blur=0.0, crop="bicubic")
 PAPER = NETWORK | TRAINING | METHOD | VIEWS  # the authors' script for CIFAR-100
@@ -146,83 +146,71 @@ network = LpJEPA  # the name by which tools/ build the model of any method
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
-    flags = common.Parser(__file__, __doc__)
-    flags.image_flags(PRESETS)
-    whole = common.whole_number(1)
-    weight = common.within(0, closed=True)
+    """The command line: common flags, then this method's. Their defaults are in PRESETS."""
+    flags = common.Parser(__file__, __doc__, PRESETS)
+    flags.image_flags()
+    count = common.number(int, 1)
+    weight = common.number(float, 0)
     add = flags.add_argument
     add(
         "--mu",
-        type=common.within(-10, 10),
+        type=common.number(float, -10, 10),
         help="μ: the lower, the sparser (paper: 0, tried from -3 to 1)",
     )
     add(
         "--noise",
         choices=["laplace", "gaussian"],
-        default="laplace",
         help="ε (paper: laplace, p = 1; gaussian is p = 2)",
     )
     add("--invariance-weight", type=weight, help="η (paper: 25)")
     add("--match-weight", type=weight, help="λ (paper: 250; ImageNet-100: 125)")
-    add("--projections", type=whole, help="random directions a step (paper: 8192)")
-    add("--head-hidden", type=whole, help="of the projector (paper: 512; ImageNet-100: 2048)")
-    add("--head-out", type=whole, help="its outputs K (paper: 512; ImageNet-100: 2048)")
+    add("--projections", type=count, help="random directions a step (paper: 8192)")
+    add("--head-hidden", type=count, help="of the projector (paper: 512; ImageNet-100: 2048)")
+    add("--head-out", type=count, help="its outputs K (paper: 512; ImageNet-100: 2048)")
     return flags
 
 
 def main(argv=None):
     args = parser().parse(argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
+    data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = dict(
-        size=args.image_size,
-        min_scale=args.min_scale,
-        jitter=args.jitter,
-        gray=args.gray,
-        blur=args.blur,
-        crop=args.crop,
-    )
+    views = {name: getattr(args, name) for name in VIEWS}
 
     model = network(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args, data)
-    net = run.parallel(model)  # under torchrun it averages the processes' gradients
+    run = common.Run(args, data, model, optimizer)
 
     def both(v1, v2):
-        return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
+        return model(v1), model(v2)  # two calls: BatchNorm sees one view at a time
 
-    # With --compile as torch.compile makes them; else as they are.
+    # Compiled with --compile, else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     match = run.compile(sliced_wasserstein)
 
     shared = torch.Generator(args.device)  # draws the same on every process
-    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
-    for epoch in range(first, args.epochs):
-        model.train()
-        run.begin_epoch(epoch)
+    for epoch in run.epochs():  # those that are not done yet
         shared.manual_seed(args.seed * 10_007 + epoch)
         log = []
-        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        batches = data.batches(args, epoch)
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1), (_, z2) = both(v1, v2)
             # Under torchrun each process has a part of the batch; the loss is of all parts.
             z1, z2 = common.gather(z1.float(), z2.float())
 
             N, K = z1.shape
-            directions = torch.randn(args.projections, K, device=run.device, generator=shared)
+            directions = torch.randn(args.projections, K, device=z1.device, generator=shared)
             directions = F.normalize(directions)  # (P, K)
-            u = torch.rand(2, N, K, device=run.device, generator=shared)
+            u = torch.rand(2, N, K, device=z1.device, generator=shared)
             # (N, K) each: samples of the distribution that z shall have
             t1, t2 = rectified_samples(u, args.mu, args.noise)
 
@@ -232,18 +220,19 @@ def main(argv=None):
 
             optimizer.zero_grad()
             loss.backward()
+            common.average_gradients(model)
             optimizer.step()
 
             scalars = dict(
                 loss=loss.detach(), invariance=invariance.detach(), distance=distance.detach()
             )
             log.append(scalars | common.health(z1))
-        run.end_epoch(epoch, log, model, optimizer)
+        run.end_epoch(log)
 
-    if common.rank() == 0:
-        metrics, *_ = common.evaluate(run, data, model)
-        metrics["expected_act"] = expected_active(args.mu, args.noise)
-        run.finish(metrics, model.backbone)
+    if common.RANK == 0:
+        metrics, h, z = common.evaluate(model, data, args)
+        expected = expected_active(args.mu, args.noise)
+        run.finish(metrics | dict(expected_act=expected), h, z)
 
 
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256, t
 TRAINING = dict(  # warmup in epochs
     epochs=200, batch_size=256, optimizer="adam", lr=1e-3, weight_decay=0.0, warmup=10.0
 )
-METHOD = dict(temperature=0.1, activation="rep_relu")
+METHOD = dict(temperature=0.1, activation="rep_relu", classes=None)
 # crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.6, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
 RECIPE = NETWORK | TRAINING | METHOD | VIEWS
@@ -176,21 +176,24 @@ def numbered(captions):
 
 
 def class_names(args, data):
-    """Names by the prefix of their metrics: "" for the classes, "background_" for the backgrounds.
+    """Names by the label that they name, "y" or "background": only those that are known.
 
-    Only those that are known. The file that --classes names must exist.
+    Labels that are words name themselves; else the file that --classes names must exist.
     """
     folder = Path(__file__).parent / "assets" / "classes"
-    class_file = Path(args.classes or folder / f"{args.dataset}.txt")
-    background_file = folder / f"{args.dataset}-backgrounds.txt"
-    if args.classes and data.classes is None:
-        raise common.BadInput(f"--classes {args.classes}: {data.name} has no labels")
+    files = {
+        "y": Path(args.classes or folder / f"{args.dataset}.txt"),
+        "background": folder / f"{args.dataset}-backgrounds.txt",
+    }
+    if args.classes:
+        numbered = data.classes.get("y", np.array("")).dtype.kind != "U"
+        common.need(numbered, f"--classes {args.classes}: {args.dataset} has no class numbers")
     names = {}
-    if data.classes is not None and (args.classes or class_file.exists()):
-        names[""] = names_in(class_file, data.classes.tolist())
-    if data.background_classes is not None and background_file.exists():
-        numbers = data.background_classes.tolist()
-        names["background_"] = names_in(background_file, numbers)
+    for label, classes in data.classes.items():
+        if classes.dtype.kind == "U":
+            names[label] = classes.tolist()
+        elif files[label].exists() or (args.classes and label == "y"):
+            names[label] = names_in(files[label], classes.tolist())
     return names
 
 
@@ -200,24 +203,27 @@ def names_in(file, numbers):
     The first line of a file names class 0, the next class 1, whether the data set has such a class
     or not. BadInput where there are fewer lines than that needs.
     """
-    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    text = file.read_bytes().decode("utf-8-sig", errors="replace")
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     last = numbers[-1]
-    if len(lines) <= last:
-        raise common.BadInput(f"{file} names {len(lines)} classes; there is a class {last}")
+    common.need(len(lines) > last, f"{file} names {len(lines)} classes; there is a class {last}")
     return [lines[number] for number in numbers]
 
 
-def captions_of(data, names):
+def captions_of(args, data, names):
     """Captions of the training and of the test images, two lists of strings.
 
     The data set's own, or made of the names of the classes; BadInput where it has neither.
     """
-    if data.captions_train is not None:
-        return data.captions_train.tolist(), data.captions_test.tolist()
-    if "" not in names:
-        needed = "captions_train and captions_test, or labels and a file for --classes"
-        raise common.BadInput(f"{data.name} lacks {needed}")
-    return made_of(names[""], data.y_train), made_of(names[""], data.y_test)
+    if "captions" in data.train and "captions" in data.test:
+        both = data.train["captions"], data.test["captions"]
+        for array in both:
+            right = array.dtype.kind == "U" and array.ndim == 1
+            common.need(right, f"captions are strings (N,), not {array.dtype} {array.shape}")
+        return tuple(array.tolist() for array in both)
+    needed = "captions_train and captions_test, or labels and a file for --classes"
+    common.need("y" in names, f"{args.dataset} lacks {needed}")
+    return made_of(names["y"], data.train["y"]), made_of(names["y"], data.test["y"])
 
 
 def made_of(names, y):
@@ -232,14 +238,19 @@ def made_of(names, y):
 
 
 # ------------------------------------------------------------------------------ MMNCL's evaluation
+def nearest(queries, targets, k):
+    """The k rows of targets (M, K) that are nearest to each query (N, K), by cosine: (N, k)."""
+    return (F.normalize(queries) @ F.normalize(targets).T).topk(k, 1).indices
+
+
 def recall(queries, targets, numbers):
     """Recall@1 and @5 in %: how often the nearest target, or one of the five nearest, is right.
 
     Nearest by cosine. Right: it has the query's number.
     queries, targets: (N, K); numbers: (N,), of row i of both.
     """
-    _, nearest = common.neighbours(queries, targets, min(5, len(targets)))  # (N, 5)
-    right = numbers[nearest] == numbers[:, None]  # (N, 5)
+    found = nearest(queries, targets, min(5, len(targets)))  # (N, 5)
+    right = numbers[found] == numbers[:, None]  # (N, 5)
     r1 = right[:, 0].float().mean()
     r5 = right.any(1).float().mean()
     return 100 * r1.item(), 100 * r5.item()
@@ -256,54 +267,51 @@ def embed(model, texts, device):
 
 
 @torch.no_grad()
-def measure_text(run, model, data, v, captions, names):
+def measure_text(run, v, captions, names):
     """Retrieval, zero-shot accuracy and the text's own numbers, for the run's record.
 
     v: embeddings (N, K) of the test images; captions: N strings, one an image. text.npz keeps the
     captions with their g and t⁺.
     """
-    g, t = embed(model, captions, v.device)
-    arrays = {"h": common.halved(g), "z": common.halved(t)}
+    test = run.data.test
+    g, t = embed(run.model, captions, v.device)
+    arrays = dict(h=g.cpu().numpy(), z=t.cpu().numpy(), captions=np.array(captions))
     with common.replacing(run.folder / "text.npz") as file:
-        np.savez(file, **arrays, captions=np.array(captions))
-    labels = {}
-    if data.y_test is not None:
-        labels[""] = data.y_test.cpu().numpy()
-    if data.background_test is not None:
-        labels["background_"] = data.background_test.cpu().numpy()
-    found = common.of_dimensions(arrays["z"], labels, arrays["h"])
-    metrics = {f"text_{name}": value for name, value in found.items()}
+        np.savez(file, **arrays)
+    metrics = {}
+    for label in run.data.classes:
+        prefix = "" if label == "y" else f"{label}_"
+        for name, value in common.of_dimensions(t, test[label].to(t.device)).items():
+            metrics[f"text_{prefix}{name}"] = value
 
     same = captions
-    if data.captions_test is None:  # made of class names: no image tells their templates apart
-        same = labels[""]
+    if "captions" not in test:  # made of class names: no image tells their templates apart
+        same = test["y"].numpy()
     _, numbers = np.unique(same, return_inverse=True)  # equal where one is right for the other
     numbers = torch.from_numpy(numbers).to(v.device)  # (N,)
     # Named after what is found: text_r1, where an image asks and a caption answers; then image_r1.
     metrics["text_r1"], metrics["text_r5"] = recall(v, t, numbers)
     metrics["image_r1"], metrics["image_r5"] = recall(t, v, numbers)
 
-    for prefix, prompt in ("", "a {}"), ("background_", "on {}"):
-        if prefix not in names:
-            continue
-        _, prompts = embed(model, [prompt.format(name) for name in names[prefix]], v.device)
-        _, nearest = common.neighbours(v, prompts, 1)  # (N, 1)
-        right = nearest[:, 0].cpu().numpy() == labels[prefix]
-        metrics[f"{prefix}zero_shot"] = 100 * right.mean().item()
+    for label, prefix, prompt in ("y", "", "a {}"), ("background", "background_", "on {}"):
+        if label in names:
+            _, prompts = embed(run.model, [prompt.format(name) for name in names[label]], v.device)
+            right = nearest(v, prompts, 1)[:, 0].cpu() == test[label]
+            metrics[f"{prefix}zero_shot"] = 100 * right.float().mean().item()
     return metrics
 
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
-    flags = common.Parser(__file__, __doc__)
-    flags.image_flags(PRESETS)
-    whole = common.whole_number(1)
+    """The command line: common flags, then this method's. Their defaults are in PRESETS."""
+    flags = common.Parser(__file__, __doc__, PRESETS)
+    flags.image_flags()
+    count = common.number(int, 1)
     add = flags.add_argument
-    add("--temperature", type=common.within(0), help="τ of InfoNCE")
-    add("--head-hidden", type=whole, help="both heads' hidden units (NCL: 2048; ImageNet: 16384)")
-    add("--head-out", type=whole, help="their outputs K (NCL: 256; ImageNet-100: 2048)")
-    add("--text-width", type=whole, help="length of a word's vector")
+    add("--temperature", type=common.number(float, 1e-12), help="τ of InfoNCE")
+    add("--head-hidden", type=count, help="both heads' hidden units (NCL: 2048; ImageNet: 16384)")
+    add("--head-out", type=count, help="their outputs K (NCL: 256; ImageNet-100: 2048)")
+    add("--text-width", type=count, help="length of a word's vector")
     add("--activation", choices=ACTIVATIONS, help="σ₊ (NCL: rep_relu, relu); none: CLIP's loss")
     add("--classes", metavar="FILE", help="names of the classes, one a line, for captions, prompts")
     return flags
@@ -312,54 +320,37 @@ def parser():
 def main(argv=None):
     args = parser().parse(argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(
-        args.dataset, args.data_root, limit=args.limit, device=args.device, unlabelled=False
-    )
+    data = common.Data(args, unlabelled=False)
     names = class_names(args, data)
-    captions, captions_test = captions_of(data, names)
+    captions, captions_test = captions_of(args, data, names)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = dict(
-        size=args.image_size,
-        min_scale=args.min_scale,
-        jitter=args.jitter,
-        gray=args.gray,
-        blur=args.blur,
-        crop=args.crop,
-        flip=0.0,
-    )
+    views = {name: getattr(args, name) for name in VIEWS}
 
     model = network(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     words = numbered(captions).to(args.device)  # (N, L)
 
-    run = common.Run(args, data)
-    net = run.parallel(model)  # under torchrun it averages the processes' gradients
+    run = common.Run(args, data, model, optimizer)
 
     def contrast(v, t):
         return info_nce(v, t, args.temperature)
 
-    def one_view(images, **options):
-        return common.normalise(common.augment(images, **options))
-
-    # With --compile as torch.compile makes them; else as they are.
-    one_view = run.compile(one_view)
-    net = run.compile(net)
+    # Compiled with --compile, else as they are.
+    one_view = run.compile(common.augment)
+    net = run.compile(model)
     contrast = run.compile(contrast)
 
-    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
-    for epoch in range(first, args.epochs):
-        model.train()
-        run.begin_epoch(epoch)
+    for epoch in run.epochs():  # those that are not done yet
         log = []
-        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        batches = data.batches(args, epoch)
         for step, (images, index) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            x = one_view(images, **views)  # (N, 3, S, S)
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+            x = one_view(images, args.image_size, **views, flip=0.0)  # (N, 3, S, S)
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 _, v, _, t = net(x, words[index])
             # Under torchrun each process has a part of the batch; the loss is of all parts.
             v, t = common.gather(v, t)
@@ -367,15 +358,16 @@ def main(argv=None):
 
             optimizer.zero_grad()
             loss.backward()
+            common.average_gradients(model)
             optimizer.step()
 
             log.append(dict(loss=loss.detach(), **common.health(v)))
-        run.end_epoch(epoch, log, model, optimizer)
+        run.end_epoch(log)
 
-    if common.rank() == 0:
-        metrics, _, v = common.evaluate(run, data, model)
-        found = measure_text(run, model, data, v, captions_test, names)
-        run.finish(metrics | found, model.backbone)
+    if common.RANK == 0:
+        metrics, h, v = common.evaluate(model, data, args)
+        found = measure_text(run, v, captions_test, names)
+        run.finish(metrics | found, h, v)
         shown = []
         for name, value in found.items():
             if name.endswith(("_r1", "_r5", "zero_shot")):

@@ -21,9 +21,6 @@ rep_relu only the gradient differs.
 Where we differ from the paper, besides what common.py lists:
 1. It has no code for NCE: the recipe is ours, the usual one of supervised training.
 2. It does not say whether σ₊ is applied to the class weights too: --weights.
-
---eval-only on another data set needs as many classes as the run had. top1 and top5 compare its
-class numbers with the run's, and mean nothing where these are other classes.
 """
 
 import common
@@ -37,7 +34,7 @@ NETWORK = dict(arch="resnet18", image_size=32, head="none", head_hidden=2048, he
 TRAINING = dict(  # warmup in epochs
     epochs=200, batch_size=128, optimizer="sgd", lr=0.1, weight_decay=5e-4, warmup=5.0
 )
-METHOD = dict(activation="rep_relu")
+METHOD = dict(loss="nce", weights="free", activation="rep_relu")
 # crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.5, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
 RECIPE = NETWORK | TRAINING | METHOD | VIEWS  # ours, as supervised training on CIFAR usually is
@@ -136,21 +133,20 @@ network = NCE  # the name by which tools/ build the model of any method
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
-    flags = common.Parser(__file__, __doc__)
-    flags.image_flags(PRESETS)
-    whole = common.whole_number(1)
+    """The command line: common flags, then this method's. Their defaults are in PRESETS."""
+    flags = common.Parser(__file__, __doc__, PRESETS)
+    flags.image_flags()
+    count = common.number(int, 1)
     add = flags.add_argument
-    add("--loss", choices=["nce", "ce"], default="nce", help="ce: the features as they are")
+    add("--loss", choices=["nce", "ce"], help="ce: the features as they are")
     add(
         "--weights",
         choices=["free", "non-negative"],
-        default="free",
         help="of the classes; non-negative: through σ₊",
     )
     add("--head", choices=["none", "mlp", "linear"], help="projector (paper's Fig. 4: none)")
-    add("--head-hidden", type=whole, help="its hidden units (NCL: 2048; ImageNet-100: 16384)")
-    add("--head-out", type=whole, help="its outputs K (NCL: 256; ImageNet-100: 2048)")
+    add("--head-hidden", type=count, help="its hidden units (NCL: 2048; ImageNet-100: 16384)")
+    add("--head-out", type=count, help="its outputs K (NCL: 256; ImageNet-100: 2048)")
     add(
         "--activation",
         choices=ACTIVATIONS,
@@ -166,55 +162,36 @@ def main(argv=None):
         wanted = "--loss nce and an activation that is never negative"
         raise common.BadInput(f"--weights non-negative needs {wanted}")
     torch.manual_seed(args.seed)
-    data = common.load_data(
-        args.dataset, args.data_root, limit=args.limit, device=args.device, unlabelled=False
-    )
+    data = common.Data(args, unlabelled=False)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = dict(
-        size=args.image_size,
-        min_scale=args.min_scale,
-        jitter=args.jitter,
-        gray=args.gray,
-        blur=args.blur,
-        crop=args.crop,
-    )
+    views = {name: getattr(args, name) for name in VIEWS}
 
-    args.classes = 0
-    if data.classes is not None:
-        args.classes = len(data.classes)
-    if args.classes < 2:
-        needed = "cross-entropy needs labels of two classes or more"
-        raise common.BadInput(f"{data.name} has {args.classes} classes: {needed}")
-    labels = data.y_train.to(args.device)
+    args.classes = len(data.classes.get("y", []))
+    needed = "cross-entropy needs labels of two classes or more"
+    common.need(args.classes > 1, f"{args.dataset} has {args.classes} classes: {needed}")
+    labels = data.train["y"].to(args.device)
     one_hot = torch.eye(args.classes, device=args.device)  # row c for class c
 
     model = network(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args, data)
-    net = run.parallel(model)  # under torchrun it averages the processes' gradients
+    run = common.Run(args, data, model, optimizer)
 
-    def one_view(images, **options):
-        return common.normalise(common.augment(images, **options))
+    # Compiled with --compile, else as they are.
+    one_view = run.compile(common.augment)
+    net = run.compile(model)
 
-    # With --compile as torch.compile makes them; else as they are.
-    one_view = run.compile(one_view)
-    net = run.compile(net)
-
-    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
-    for epoch in range(first, args.epochs):
-        model.train()
-        run.begin_epoch(epoch)
+    for epoch in run.epochs():  # those that are not done yet
         log = []
-        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        batches = data.batches(args, epoch)
         for step, (images, index) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            x = one_view(images, **views)  # (N, 3, S, S)
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+            x = one_view(images, args.image_size, **views)  # (N, 3, S, S)
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 _, f, logits = net(x)
             target = one_hot[labels[index]]  # (N, C)
             # Under torchrun each process has a part of the batch; the loss is of all parts. gather
@@ -224,17 +201,17 @@ def main(argv=None):
 
             optimizer.zero_grad()
             loss.backward()
+            common.average_gradients(model)
             optimizer.step()
 
             log.append(dict(loss=loss.detach(), **common.health(f)))
-        run.end_epoch(epoch, log, model, optimizer)
+        run.end_epoch(log)
 
-    if common.rank() == 0:
-        metrics, _, f = common.evaluate(run, data, model)
+    if common.RANK == 0:
+        metrics, h, f = common.evaluate(model, data, args)
         scores = class_scores(f, model.class_weights().detach())
-        top1, top5 = common.top_1_and_5(scores, data.y_test.to(f.device))
-        metrics |= {"top1": top1, "top5": top5}
-        run.finish(metrics, model.backbone)
+        top1, top5 = common.top_1_and_5(scores, data.test["y"].to(f.device))
+        run.finish(metrics | dict(top1=top1, top5=top5), h, f)
         print(f"The classifier itself: top-1 {top1:.1f} %, top-5 {top5:.1f} %")
 
 

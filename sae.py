@@ -67,6 +67,7 @@ Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai
     least (M: 1e-8 both, below float32's rounding).
 """
 
+import json
 from pathlib import Path
 
 import common
@@ -81,6 +82,10 @@ import torch.nn.functional as F
 OF_ITS_NETWORK = ["dataset", "limit", "arch", "image_size"]
 OF_ITS_VIEWS = ["min_scale", "jitter", "gray", "blur", "crop"]
 OF_SOME = ["order", "zero_init_residual"]
+
+SETTINGS = dict(topk=8, batch_topk=False, units=None, epochs=200, batch_size=256, lr=3e-3)
+TERMS = dict(aux_weight=1 / 32, mono_weight=0.0, frozen_decoder=False)
+PRESETS = {"default": SETTINGS | TERMS | dict(seed=1, precision="fp32", data_root=None)}
 
 LEAST_WEIGHT = 0.01  # of a unit's pairs of images in a batch; with less its MonoScore is noise
 
@@ -241,12 +246,12 @@ network = SAE  # the name by which tools/ build the model of any method
 
 
 @torch.no_grad()
-def representations(backbone, images, size, device):
+def representations(backbone, images, args):
     """h (M, d) of images (M, 3, H, W) uint8, which are not augmented."""
     backbone.eval()
     all_h = []
-    for part in common.progress(images.split(500), "features, 500 images at a time"):
-        view = common.eval_view(part.to(device), size)
+    for part in images.split(500):
+        view = common.eval_view(part.to(args.device), args.image_size)
         all_h.append(backbone(view).float())
     return torch.cat(all_h)
 
@@ -263,90 +268,82 @@ def reconstruction(sae, h, z):
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: the flags every program has, then this method's."""
-    flags = common.Parser(__file__, __doc__)
-    whole = common.whole_number(1)
-    rate = common.within(0)
-    not_negative = common.within(0, closed=True)
-    seed = common.whole_number(0, 2**32 - 1)
+    """The command line: the flags every program has, then this method's. Defaults: PRESETS."""
+    flags = common.Parser(__file__, __doc__, PRESETS)
+    count = common.number(int, 1)
+    weight = common.number(float, 0)
     add = flags.add_argument
     add("run", nargs="?", help="folder of a finished run, whose backbone.pt is read")
     add("--data-root", help="folder of the data sets (default: the run's)")
-    add(
-        "--topk",
-        type=whole,
-        default=8,
-        help="k: at most so many active units of an image (default: 8)",
-    )
+    add("--topk", type=count, help="k: at most so many active units of an image (default: 8)")
     add(
         "--batch-topk", action="store_true", help="k units on average in a batch, not of each image"
     )
-    add("--units", type=whole, help="K (default: 4·d)")
-    add("--epochs", type=whole, default=200, help="passes over the features (default: 200)")
-    add("--batch-size", type=whole, default=256, help="images per step (default: 256)")
-    add("--lr", type=rate, default=3e-3, help="peak learning rate of Adam (default: 3e-3)")
-    add("--aux-weight", type=not_negative, default=1 / 32, help="α (paper: 1/32)")
-    add(
-        "--mono-weight",
-        type=not_negative,
-        default=0.0,
-        help="λ (default: 0; its authors': 0.09 to 0.9 with TopK)",
-    )
+    add("--units", type=count, help="K (default: 4·d)")
+    add("--epochs", type=count, help="passes over the features (default: 200)")
+    add("--batch-size", type=count, help="images per step (default: 256)")
+    add("--lr", type=common.number(float, 1e-12), help="peak rate of Adam (default: 3e-3)")
+    add("--aux-weight", type=weight, help="α (paper: 1/32)")
+    add("--mono-weight", type=weight, help="λ (default: 0; its authors': 0.09 to 0.9 with TopK)")
     add("--frozen-decoder", action="store_true", help="W_dec stays as it was drawn: a control")
-    add("--seed", type=seed, default=1, help="of the weights and the order of the images")
-    add("--checkpoint-every", type=whole, help="epochs (default: at a cost of 1 %% of the time)")
-    # common.Run reads these, for which there are no flags here.
-    flags.set_defaults(precision="fp32", eval_only=None, verbose=False)
+    add("--seed", type=common.number(int, 0, 2**32 - 1), help="of weights and order (default: 1)")
     return flags
 
 
 def inherit(args):
     """Take data and network over from the run whose features are used; BadInput where none is."""
-    if not args.run:
-        raise common.BadInput("whose features? Give the folder of a finished run")
-    run = common.read_run(Path(args.resume or args.run))  # a run that goes on has them too
-    for key in OF_ITS_NETWORK + OF_ITS_VIEWS:
-        setattr(args, key, getattr(run, key))
+    run = getattr(args, "run", None)
+    common.need(run, "whose features? Give the folder of a finished run")
+    try:
+        settings = json.loads(Path(run, "config.json").read_text())
+        for key in OF_ITS_NETWORK + OF_ITS_VIEWS:
+            setattr(args, key, settings[key])
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise common.BadInput(f"{run} is no run of an image method ({reason})") from error
     for key in OF_SOME:
-        if hasattr(run, key):
-            setattr(args, key, getattr(run, key))
-    args.data_root = args.data_root or run.data_root
+        if key in settings:
+            setattr(args, key, settings[key])
+    args.data_root = args.data_root or settings["data_root"]
 
 
 def main(argv=None):
     args = parser().parse(argv)
-    inherit(args)
-    if common.world() > 1:
-        raise common.BadInput("one process is enough: start it without torchrun")
+    if not args.resume:
+        inherit(args)
+    common.need(common.WORLD == 1, "one process is enough: start it without torchrun")
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
+    data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
 
     sae = network(args).to(args.device, memory_format=torch.channels_last)
     # Here, not in SAE, by which tools/ rebuild also runs older than the flag.
     sae.W_dec.requires_grad_(not args.frozen_decoder)
-    begun = args.resume and (Path(args.resume) / "checkpoint.pt").exists()
+    backbone = Path(args.run, "backbone.pt")
+    begun = args.resume and Path(args.resume, "checkpoint.pt").exists()
     if not begun:  # a checkpoint has the backbone too
-        common.load_backbone(sae.backbone, Path(args.run))
+        common.need(backbone.exists(), f"{args.run} has no backbone.pt: it has not finished")
+        try:
+            sae.backbone.load_state_dict(common.load_checkpoint(backbone))
+        except RuntimeError as error:
+            text = f"{backbone} does not fit its config.json ({error})"
+            raise common.BadInput(text) from error
     trained = [w for w in (sae.W_enc, sae.W_dec, sae.b) if w.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=args.lr, fused=True)
 
-    run = common.Run(args, data)
-    first = run.restore(sae, optimizer)  # the epochs that are done
-    h = representations(sae.backbone, data.images, args.image_size, args.device)  # (M, d)
+    run = common.Run(args, data, sae, optimizer, knn=False)
+    h = representations(sae.backbone, data.images, args)  # (M, d)
     if not begun:
         sae.fit_standard(h)
     least = 1e-5 * h.norm(dim=1).mean()  # below it features are equal but for rounding
-    if not sae.scale > least:
-        raise common.BadInput(f"{args.run}: the features of all images are alike")
+    common.need(sae.scale > least, f"{args.run}: the features of all images are alike")
     x = sae.standard(h)  # (M, d)
     del h  # as large as x
     if args.frozen_decoder and not begun:
         sae.draw_dictionary(x)
 
-    for epoch in range(first, args.epochs):
-        run.begin_epoch(epoch)
+    for epoch in run.epochs():  # those that are not done yet
         log = []
         order = torch.randperm(len(x))[: steps * args.batch_size]
         batches = order.view(steps, args.batch_size).to(x.device)
@@ -362,13 +359,13 @@ def main(argv=None):
             sae.update(z, step)
 
             log.append(dict(loss=loss.detach(), **terms, dead=dead.float().mean()))
-        run.end_epoch(epoch, log, sae, optimizer)
+        run.end_epoch(log)
 
-    metrics, h, z = common.evaluate(run, data, sae)
+    metrics, h, z = common.evaluate(sae, data, args)
     metrics |= reconstruction(sae, h, z)
     dead = sae.idle >= len(x)
     metrics["dead_units"] = int(dead.sum())
-    run.finish(metrics, sae.backbone)
+    run.finish(metrics, h, z)
     explained = f"{metrics['explained_variance']:.1%} of the variance of h explained"
     error = f"mean ‖h − ĥ‖² {metrics['reconstruction_error']:.4g}"
     idle = f"{metrics['dead_units']} units are dead: idle for {len(x)} images"

@@ -30,7 +30,7 @@ NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256)
 TRAINING = dict(  # warmup in epochs
     epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4, warmup=10.0
 )
-METHOD = dict(temperature=0.2)
+METHOD = dict(temperature=0.2, loss="ntxent", head="mlp")
 # crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
 PAPER = NETWORK | TRAINING | METHOD | VIEWS  # the NCL authors' CIFAR recipe
@@ -124,41 +124,34 @@ network = SimCLR  # the name by which tools/ build the model of any method
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
-    flags = common.Parser(__file__, __doc__)
-    flags.image_flags(PRESETS)
-    whole = common.whole_number(1)
+    """The command line: common flags, then this method's. Their defaults are in PRESETS."""
+    flags = common.Parser(__file__, __doc__, PRESETS)
+    flags.image_flags()
+    count = common.number(int, 1)
+    positive = common.number(float, 1e-12)
     add = flags.add_argument
-    add("--temperature", type=common.within(0), help="τ of NT-Xent (NCL's authors: 0.2)")
-    add("--loss", choices=["ntxent", "spectral"], default="ntxent", help="spectral: it has no τ")
-    add("--head", choices=["mlp", "linear", "none"], default="mlp", help="projection head")
-    add("--head-hidden", type=whole, help="its hidden units (theirs: 2048; ImageNet-100: 16384)")
-    add("--head-out", type=whole, help="its outputs K (theirs: 256; ImageNet-100: 2048)")
+    add("--temperature", type=positive, help="τ of NT-Xent (NCL's authors: 0.2)")
+    add("--loss", choices=["ntxent", "spectral"], help="spectral: it has no τ")
+    add("--head", choices=["mlp", "linear", "none"], help="projection head")
+    add("--head-hidden", type=count, help="its hidden units (theirs: 2048; ImageNet-100: 16384)")
+    add("--head-out", type=count, help="its outputs K (theirs: 256; ImageNet-100: 2048)")
     return flags
 
 
 def main(argv=None):
     args = parser().parse(argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
+    data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = dict(
-        size=args.image_size,
-        min_scale=args.min_scale,
-        jitter=args.jitter,
-        gray=args.gray,
-        blur=args.blur,
-        crop=args.crop,
-    )
+    views = {name: getattr(args, name) for name in VIEWS}
 
     model = network(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args, data)
-    net = run.parallel(model)  # under torchrun it averages the processes' gradients
+    run = common.Run(args, data, model, optimizer)
 
     def contrast(z1, z2):
         if args.loss == "spectral":
@@ -166,24 +159,21 @@ def main(argv=None):
         return nt_xent(z1, z2, args.temperature)
 
     def both(v1, v2):
-        return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
+        return model(v1), model(v2)  # two calls: BatchNorm sees one view at a time
 
-    # With --compile as torch.compile makes them; else as they are.
+    # Compiled with --compile, else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     contrast = run.compile(contrast)
 
-    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
-    for epoch in range(first, args.epochs):
-        model.train()
-        run.begin_epoch(epoch)
+    for epoch in run.epochs():  # those that are not done yet
         log = []
-        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        batches = data.batches(args, epoch)
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1), (_, z2) = both(v1, v2)
             # Under torchrun each process has a part of the batch; the loss is of all parts.
             z1, z2 = common.gather(z1, z2)
@@ -191,14 +181,14 @@ def main(argv=None):
 
             optimizer.zero_grad()
             loss.backward()
+            common.average_gradients(model)
             optimizer.step()
 
             log.append(dict(loss=loss.detach(), **common.health(z1)))
-        run.end_epoch(epoch, log, model, optimizer)
+        run.end_epoch(log)
 
-    if common.rank() == 0:
-        metrics, *_ = common.evaluate(run, data, model)
-        run.finish(metrics, model.backbone)
+    if common.RANK == 0:
+        run.finish(*common.evaluate(model, data, args))
 
 
 if __name__ == "__main__":

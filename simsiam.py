@@ -32,16 +32,18 @@ import common
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from torchvision.models import resnet
 
 # ---------------------------------------------------------------------------------------- settings
 NETWORK = dict(arch="resnet18", image_size=32, zero_init_residual=True)
 HEADS = dict(projector_layers=2, head_out=2048, predictor_hidden=512)
+METHOD = dict(stop_grad=True, predictor=True)
 TRAINING = dict(  # warmup in epochs
     epochs=800, batch_size=512, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=0.0
 )
 # crop is the interpolation; gray and blur are probabilities.
 VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.2, blur=0.0, crop="bilinear")
-PAPER = NETWORK | HEADS | TRAINING | VIEWS  # the paper's CIFAR recipe
+PAPER = NETWORK | HEADS | METHOD | TRAINING | VIEWS  # the paper's CIFAR recipe
 
 LARGE = dict(arch="resnet50", image_size=224, projector_layers=3)
 SHORT = dict(epochs=100, lr=0.1, weight_decay=1e-4)
@@ -116,12 +118,23 @@ def prediction_head(K, hidden):
     )
 
 
+def zero_init(backbone):
+    """Let each residual branch start at 0 (Goyal et al. 2017): the scale of its last norm is 0."""
+    for block in backbone.modules():
+        if isinstance(block, resnet.BasicBlock):
+            nn.init.zeros_(block.bn2.weight)
+        if isinstance(block, resnet.Bottleneck):
+            nn.init.zeros_(block.bn3.weight)
+
+
 class SimSiam(nn.Module):
     """Images (N, 3, S, S) → h (N, d), z (N, K), p (N, K)."""
 
     def __init__(self, args):
         super().__init__()
-        self.backbone, d = common.resnet(args.arch, args.image_size, args.zero_init_residual)
+        self.backbone, d = common.resnet(args.arch, args.image_size)
+        if args.zero_init_residual:
+            zero_init(self.backbone)
         K = args.head_out
         # Before the head: the order in which weights are drawn is that of the runs on record.
         if args.predictor:
@@ -142,15 +155,15 @@ network = SimSiam  # the name by which tools/ build the model of any method
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Defaults per data set are in PRESETS."""
-    flags = common.Parser(__file__, __doc__)
-    flags.image_flags(PRESETS)
-    whole = common.whole_number(1)
+    """The command line: common flags, then this method's. Their defaults are in PRESETS."""
+    flags = common.Parser(__file__, __doc__, PRESETS)
+    flags.image_flags()
+    count = common.number(int, 1)
     yes_or_no = argparse.BooleanOptionalAction
     add = flags.add_argument
-    add("--head-out", type=whole, help="width and outputs K of the projector (paper: 2048)")
-    add("--projector-layers", type=whole, help="its linear layers (paper: 3; 2 on CIFAR)")
-    add("--predictor-hidden", type=whole, help="hidden units of the predictor (paper: 512)")
+    add("--head-out", type=count, help="width and outputs K of the projector (paper: 2048)")
+    add("--projector-layers", type=count, help="its linear layers (paper: 3; 2 on CIFAR)")
+    add("--predictor-hidden", type=count, help="hidden units of the predictor (paper: 512)")
     add("--zero-init-residual", action=yes_or_no, help="residual branches start at 0 (paper: yes)")
     add(
         "--no-stop-grad",
@@ -165,18 +178,11 @@ def parser():
 def main(argv=None):
     args = parser().parse(argv)
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
+    data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = dict(
-        size=args.image_size,
-        min_scale=args.min_scale,
-        jitter=args.jitter,
-        gray=args.gray,
-        blur=args.blur,
-        crop=args.crop,
-    )
+    views = {name: getattr(args, name) for name in VIEWS}
 
     model = network(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
@@ -185,31 +191,27 @@ def main(argv=None):
     groups = [dict(params=others), predicting]  # the predictor's learning rate stays constant
     optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
 
-    run = common.Run(args, data)
-    net = run.parallel(model)  # under torchrun it averages the processes' gradients
+    run = common.Run(args, data, model, optimizer)
 
     def D(p, z):
         return negative_cosine(p, z, args.stop_grad)
 
     def both(v1, v2):
-        return net(v1), net(v2)  # two calls: BatchNorm sees one view at a time
+        return model(v1), model(v2)  # two calls: BatchNorm sees one view at a time
 
-    # With --compile as torch.compile makes them; else as they are.
+    # Compiled with --compile, else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     D = run.compile(D)
 
-    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
-    for epoch in range(first, args.epochs):
-        model.train()
-        run.begin_epoch(epoch)
+    for epoch in run.epochs():  # those that are not done yet
         log = []
-        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        batches = data.batches(args, epoch)
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1, p1), (_, z2, p2) = both(v1, v2)
             # Under torchrun each process has a part of the batch; the loss is of all parts.
             z1, z2, p1, p2 = common.gather(z1, z2, p1, p2)
@@ -217,14 +219,14 @@ def main(argv=None):
 
             optimizer.zero_grad()
             loss.backward()
+            common.average_gradients(model)
             optimizer.step()
 
             log.append(dict(loss=loss.detach(), **common.health(z1)))
-        run.end_epoch(epoch, log, model, optimizer)
+        run.end_epoch(log)
 
-    if common.rank() == 0:
-        metrics, *_ = common.evaluate(run, data, model)
-        run.finish(metrics, model.backbone)
+    if common.RANK == 0:
+        run.finish(*common.evaluate(model, data, args))
 
 
 if __name__ == "__main__":

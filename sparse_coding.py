@@ -60,6 +60,7 @@ Where the text leaves a choice, or text, code and this file differ:
 """
 
 import itertools
+import json
 import math
 import shutil
 import time
@@ -626,16 +627,16 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
         curves = recall(memory, model, data)
 
     to_measure = marks(s, records)
-    saved = time.perf_counter()
-    epochs = range(max(curves), s.epochs)
-    if what:
-        epochs = common.progress(epochs, what)
-    for epoch in epochs:
+    saved = told = time.perf_counter()
+    for epoch in range(max(curves), s.epochs):
         losses = []
         for number, (a1, a2) in enumerate(data.views(), start=epoch * s.batches):
             losses.append(step(s, data, model, a1, a2, number))
 
         done = epoch + 1
+        if what and time.perf_counter() - told > 10:
+            print(f"{what}: {done} of {s.epochs} epochs", flush=True)
+            told = time.perf_counter()
         if done not in to_measure:
             continue
         loss = torch.stack(losses).mean(0)  # (R,)
@@ -919,15 +920,16 @@ COMPARABLE = {"lr", "epochs", "batch_size", "n", "seeds", "sparsity"}
 
 def parser() -> common.Parser:
     """The command line: which experiments, and a flag for every factor."""
-    flags = common.Parser(__file__, __doc__)
-    flags.MAY_CHANGE = set()  # when a run is resumed: programs that have ended had its --epochs
     usual = [name for name in EXPERIMENTS if name.startswith(("table", "fig"))]
+    settings = dict(experiment=usual, paper=False)
+    for name in PAPER:
+        settings[DEST.get(name, name)] = None  # the experiment's own
+    flags = common.Parser(__file__, __doc__, {"default": settings})
     flags.add_argument(
         "--experiment",
         nargs="+",
         choices=[*EXPERIMENTS, "all"],
         metavar="NAME",
-        default=usual,
         help="table1, fig1 … fig7 (by default), alignment, budget, variants, masks, custom, all "
         "(but custom)",
     )
@@ -950,11 +952,11 @@ def parser() -> common.Parser:
             options["nargs"] = "+"
         flags.add_argument(flag, dest=DEST.get(name, name), help=text, **options)
 
-    positive = common.within(0)
-    not_negative = common.within(0, closed=True)
-    share = common.within(1e-3, 1, closed=True)
-    whole = common.whole_number(1)
-    several = common.whole_number(2)
+    positive = common.number(float, 1e-12)
+    not_negative = common.number(float, 0)
+    share = common.number(float, 1e-3, 1)
+    whole = common.number(int, 1)
+    several = common.number(int, 2)
     yes_no = ["yes", "no"]
 
     text = "loss: Eq. (9), SimSiam's, or Eq. (4) with two networks"
@@ -1000,7 +1002,7 @@ def parser() -> common.Parser:
     text = "standard deviation of ε (default: sqrt(log d) / d)"
     add("--noise", text, type=not_negative)
 
-    add("--temperature", "τ of SimCLR", type=common.within(0.025, closed=True))
+    add("--temperature", "τ of SimCLR", type=common.number(float, 0.025))
     add("--lr", "learning rate of plain SGD", type=positive)
     add("--epochs", "passes over the samples", type=whole)
     text = "samples per step; only SimCLR drops the last, smaller batch"
@@ -1075,7 +1077,7 @@ def main(argv=None):
     folder = Path(args.resume or args.out or new)
     memory = folder / "memory"  # how far programs are; it is removed at the end
     if not args.resume:
-        common.new_folder(folder, vars(args), device)
+        common.new_folder(folder, vars(args), args.device)
     elif (folder / "results.json").exists() and not memory.exists():
         raise common.BadInput(f"--resume {folder}: this run is complete")
     memory.mkdir(exist_ok=True)
@@ -1083,7 +1085,7 @@ def main(argv=None):
         used = note.stem.rpartition("-")[2]
         advice = f"give --device {used}, or delete {memory} to begin anew"
         common.need(used == args.device, f"{note} is of another device: {advice}")
-    print(f"sparse_coding on {common.hardware(device)}: {folder}")
+    print(f"sparse_coding on {common.hardware(args.device)}: {folder}")
     print(f"if it is stopped: python sparse_coding.py --resume {folder} --device {args.device}")
 
     found, curves = [], {}
@@ -1096,7 +1098,8 @@ def main(argv=None):
             own_rows, own_curves = rows(experiment, title, s, replicas, measured, claims)
             found += own_rows
             curves |= own_curves
-        common.write_json(folder / "results.json", found)
+        with common.replacing(folder / "results.json") as file:
+            file.write(json.dumps(found, indent=1).encode() + b"\n")
         with common.replacing(folder / "curves.npz") as file:
             np.savez_compressed(file, **curves)
         print(f"{experiment}: {time.perf_counter() - begin:.0f} s", flush=True)
@@ -1105,7 +1108,9 @@ def main(argv=None):
     table = [list(found[0])]
     for row in found:
         table.append([cell(value) for value in row.values()])
-    print(common.markdown(table))
+    widths = [max(map(len, column)) for column in zip(*table)]
+    for row in table:
+        print("  ".join(text.rjust(width) for text, width in zip(row, widths)))
     print(
         "Max-cosines: mean and std over seeds. agrees: within 0.1 of the paper's number, high: at "
         "least 0.8, low: at most 0.65, falls: by 0.05 or more.\n"

@@ -73,10 +73,13 @@ import torch.nn.functional as F
 NETWORK = dict(arch="resnet18", image_size=32, head_hidden=1024, head_out=64)
 TRAINING = dict(epochs=1000, batch_size=512, optimizer="adam", lr=3e-3, weight_decay=1e-6)
 SCHEDULE = dict(schedule="step", warmup=500 / 97)  # 500 steps: an epoch of 50,000 images has 97
-METHOD = dict(temperature=0.5, momentum=0.99, prototypes=512)  # momentum: the target network's
+METHOD = dict(base="simclr", sparse_weight=1e-4, prox=False, head="mlp", bias_lr=None)
+BASES = dict(temperature=0.5, momentum=0.99, prototypes=512)  # momentum: the target network's
 WHITENING = dict(whiten_size=128, whiten_splits=1)
-VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.1, blur=0.0, crop="bicubic", order="colour-crop")
-PAPER = NETWORK | TRAINING | SCHEDULE | METHOD | WHITENING | VIEWS
+VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.1, blur=0.0, crop="bicubic")
+PAPER = (
+    NETWORK | TRAINING | SCHEDULE | METHOD | BASES | WHITENING | VIEWS | dict(order="colour-crop")
+)
 
 AT_64 = dict(image_size=64, lr=2e-3, head_out=128, whiten_size=256, whiten_splits=4)
 STL10 = PAPER | AT_64 | dict(epochs=2000, warmup=500 / 205)
@@ -141,7 +144,18 @@ def presets(base):
         named["default"] = DEFAULT | dict(head_out=64)
     named["imagenet100"] = IMAGENET_OF[base]
     named["imagenet"] = IMAGENET_OF[base]
-    return named
+    return {name: settings | dict(base=base) for name, settings in named.items()}
+
+
+def colour_first(x, size, min_scale, jitter, gray, blur, crop):
+    """common.augment, but colours change before the crop (W-MSE code)."""
+    x = common.random_colour(x.float() / 255, jitter, gray)
+    n, _, h, w = x.shape
+    boxes = common.random_boxes(n, h, w, min_scale, x.device)
+    x = common.resized_crop(x, *boxes, size, crop)
+    x = torch.where(common.coin(0.5, x), x.flip(3), x)
+    x = common.random_blur(x, blur)
+    return common.normalise(x)
 
 
 # ---------------------------------------------------------------------------------------- the loss
@@ -522,36 +536,40 @@ def in_a_line(numbers):
 # ------------------------------------------------------------------------------------- the program
 def parser(base="simclr"):
     """The command line: common flags, then this method's. Defaults per data set: presets()."""
-    flags = common.Parser(__file__, __doc__)
-    flags.image_flags(presets(base))
-    whole = common.whole_number(1)
-    not_negative = common.within(0, closed=True)
-    share = common.within(0, 1, closed=True)
+    flags = common.Parser(__file__, __doc__, presets(base))
+    flags.image_flags()
+    count = common.number(int, 1)
+    not_negative = common.number(float, 0)
+    share = common.number(float, 0, 1)
     heads = ["mlp", "linear", "none"]
     orders = ["crop-colour", "colour-crop"]
     add = flags.add_argument
-    add("--base", choices=list(IMAGENET_OF), default="simclr", help="what SparseHead is added to")
-    add("--sparse-weight", type=not_negative, default=1e-4, help="λ (paper: 1e-4); 0: plain base")
+    add("--base", choices=list(IMAGENET_OF), help="what SparseHead is added to")
+    add("--sparse-weight", type=not_negative, help="λ (paper: 1e-4); 0: plain base")
     add("--prox", action="store_true", help="proximal step, not the penalty: exact zeros (ours)")
-    add("--temperature", type=common.within(0), help="τ of SimCLR (paper: 0.5) and SwAV (0.1)")
+    add(
+        "--temperature",
+        type=common.number(float, 1e-12),
+        help="τ of SimCLR (paper: 0.5) and SwAV (0.1)",
+    )
     add("--momentum", type=share, help="of a target network, at the start (W-MSE code: 0.99)")
-    add("--whiten-size", type=whole, help="W-MSE: images in a sub-batch, above K (its code: 2 K)")
+    add("--whiten-size", type=count, help="W-MSE: images in a sub-batch, above K (its code: 2 K)")
     add(
         "--whiten-splits",
-        type=whole,
+        type=count,
         help="W-MSE: ways to split a batch (its code: 1; 64 px: 4)",
     )
-    add("--prototypes", type=whole, help="of SwAV (its ImageNet: 3000)")
+    add("--prototypes", type=count, help="of SwAV (its ImageNet: 3000)")
     add("--schedule", choices=["cosine", "step"], help="step: constant, ×0.2 twice near the end")
     add(
         "--bias-lr",
-        type=common.within(0),
+        type=common.number(float, 1e-12),
         help="of biases and norms (default: --lr; Barlow's ImageNet: 0.0384)",
     )
     add("--order", choices=orders, help="of the augmentations (W-MSE code: colour-crop)")
-    add("--head", choices=heads, default="mlp", help="projection head")
-    add("--head-hidden", type=whole, help="its hidden units (W-MSE code: 1024)")
-    add("--head-out", type=whole, help="its outputs K (W-MSE code: 64; of 64 pixels 128)")
+    add("--head", choices=heads, help="projection head")
+    add("--head-hidden", type=count, help="its hidden units (W-MSE code: 1024)")
+    add("--head-out", type=count, help="its outputs K (W-MSE code: 64; of 64 pixels 128)")
     return flags
 
 
@@ -575,38 +593,28 @@ def optimizer_of(model, args):
 
 def main(argv=None):
     first_look, _ = parser().parse_known_args(argv)  # the presets depend on --base
-    args = parser(first_look.base).parse(argv)
-    if args.base != first_look.base:  # it is of the run that --resume or --eval-only names
-        args = parser(args.base).parse(argv)
-    if args.head == "none" and args.sparse_weight:
-        wish = "give --sparse-weight 0 with it"
-        raise common.BadInput(f"--head none has no linear layer to make sparse: {wish}")
+    args = parser(getattr(first_look, "base", "simclr")).parse(argv)
+    sparse = args.head != "none" or not args.sparse_weight
+    common.need(sparse, "--head none has no linear layer to make sparse: add --sparse-weight 0")
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, limit=args.limit, device=args.device)
+    data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = dict(
-        size=args.image_size,
-        min_scale=args.min_scale,
-        jitter=args.jitter,
-        gray=args.gray,
-        blur=args.blur,
-        crop=args.crop,
-        colour_first=args.order == "colour-crop",
-    )
+    views = {name: getattr(args, name) for name in VIEWS}
+    if args.order == "colour-crop":
+        views["view"] = colour_first
 
     model = network(args).to(args.device, memory_format=torch.channels_last)
     optimizer = optimizer_of(model, args)
     W = model.W
     online = nn.Sequential(model.backbone, model.head)  # what the target network follows
 
-    run = common.Run(args, data)
-    net = run.parallel(model)  # under torchrun it averages the processes' gradients
+    run = common.Run(args, data, model, optimizer)
 
     def both(v1, v2):
-        _, z1 = net(v1)  # two calls: BatchNorm sees one view at a time
-        _, z2 = net(v2)
+        _, z1 = model(v1)  # two calls: BatchNorm sees one view at a time
+        _, z2 = model(v2)
         if model.target is None:
             return z1, z2
         with torch.no_grad():
@@ -622,22 +630,19 @@ def main(argv=None):
             return step_decay(step, total, warmup, args.epochs)
         return common.lr_share(step, total, warmup)
 
-    # With --compile as torch.compile makes them; else as they are.
+    # Compiled with --compile, else as they are.
     two_views = run.compile(common.two_views)
     both = run.compile(both)
     base_loss = run.compile(model.base_loss)
 
-    first = run.restore(model, optimizer)  # the epochs that are done; all, with --eval-only
-    for epoch in range(first, args.epochs):
-        model.train()
-        run.begin_epoch(epoch)
+    for epoch in run.epochs():  # those that are not done yet
         log = []
-        batches = data.batches(args.batch_size, args.seed, epoch, args.device)
+        batches = data.batches(args, epoch)
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, lr_share(step))
 
-            v1, v2 = two_views(images, **views)  # (N, 3, S, S) each
-            with torch.autocast(run.device.type, torch.bfloat16, enabled=run.bf16):
+            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 outputs = both(v1, v2)  # z1, z2; with a target network p1, p2, t1, t2 too
             # Under torchrun each process has a part of the batch; the loss is of all parts.
             z1, z2, *others = common.gather(*outputs)
@@ -648,6 +653,7 @@ def main(argv=None):
 
             optimizer.zero_grad()
             (loss + penalty).backward()
+            common.average_gradients(model)
             if args.base == "swav" and epoch == 0:
                 model.prototypes.grad = None  # they wait for embeddings that tell images apart
             optimizer.step()
@@ -660,12 +666,12 @@ def main(argv=None):
 
             # The loss without the penalty, so that runs with different λ compare.
             log.append(dict(loss=loss.detach(), **common.health(z1)))
-        run.end_epoch(epoch, log, model, optimizer)
+        run.end_epoch(log)
 
-    if common.rank() == 0:
-        metrics, h, z = common.evaluate(run, data, model)
+    if common.RANK == 0:
+        metrics, h, z = common.evaluate(model, data, args)
         found = measure(h, z, W)
-        run.finish(metrics | found, model.backbone)
+        run.finish(metrics | found, h, z)
         print(in_a_line(found))
 
 
