@@ -1235,7 +1235,7 @@ def check_numbers(z: np.ndarray | Entries, what: str) -> None:
     need(finite.all(), f"{what} is not finite: nan, inf or too large")
 
 
-def checked_label(y, N: int, what: str) -> np.ndarray:
+def checked_label(y, N: int, what: str, several=True) -> np.ndarray:
     """Labels y, (N,) or (N, 1), as (N,): integers of any size or words. Raises BadInput."""
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:
@@ -1248,8 +1248,8 @@ def checked_label(y, N: int, what: str) -> np.ndarray:
     if y.dtype.kind == "i":
         remedy = "number the classes from 0, and leave out images that have none"
         need(y.min() >= 0, f"{what} has {y.min()}: {remedy}")
-    several = (y != y[0]).any()
-    need(several, f"{what} has one class, {y[0]}; a dimension needs two to tell apart")
+    one = several and (y == y[0]).all()
+    need(not one, f"{what} has one class, {y[0]}; a dimension needs two to tell apart")
     return y
 
 

@@ -135,40 +135,34 @@ def read_config(folder: Path) -> dict:
     return config
 
 
-def read_arrays_of_run(folder: Path) -> dict[str, Tensor]:
+def read_arrays_of_run(folder: Path) -> dict[str, Tensor | np.ndarray]:
     """embeddings.npz: h and z in float32, then the labels. ValueError where they make no sense."""
     with np.load(folder / "embeddings.npz", allow_pickle=False) as archive:
-        arrays = {key: torch.from_numpy(archive[key]) for key in archive.files}
-    h = arrays.pop("h").float()
-    z = arrays.pop("z").float()
+        arrays = {key: archive[key] for key in archive.files}
+    h = torch.from_numpy(arrays.pop("h")).float()
+    z = torch.from_numpy(arrays.pop("z")).float()
     sound = h.ndim == z.ndim == 2 and len(h) == len(z) > 1 and z.shape[1] > 0
     if not sound or not (h.sum() + z.sum()).isfinite():
-        raise ValueError("embeddings.npz is damaged, or not finite in 16 bits")
+        raise ValueError("embeddings.npz is damaged, or not finite")
     for name, y in arrays.items():
-        if y.dtype != torch.int64 or y.shape != (len(z),) or y.min() < 0:
-            raise ValueError(f"embeddings.npz is damaged: {name} are no labels")
+        interpret.checked_label(y, len(z), name, several=False)
     return {"h": h, "z": z} | arrays
 
 
-def images_of(config: dict, arrays: dict[str, Tensor], root: str) -> Tensor:
+def images_of(config: dict, arrays: dict, root: str) -> Tensor:
     """The test images (N, 3, H, W) uint8 behind a run's embeddings.
 
     Raises BadInput where the data set is another one by now.
     """
-    data = common.load_data(config["dataset"], root)
-    same = len(data.x_test) == len(arrays["z"])
-    # y is 0, 1, ...; the run keeps the data set's own numbers
-    for name, own_numbers in ("y", "classes"), ("background", "background_classes"):
-        y = getattr(data, f"{name}_test")
-        kept = arrays.get(name)
-        if y is None or kept is None:
-            continue
-        y = getattr(data, own_numbers)[y]
-        same = same and torch.equal(y, kept)
-    if not same:
-        where = f"{config['dataset']} under {root}"
-        raise BadInput(f"{where} is not the data set of this run; give its --data-root")
-    return data.x_test
+    settings = dict(dataset=config["dataset"], data_root=root, limit=None, device="cpu")
+    data = common.Data(argparse.Namespace(**settings))
+    same = len(data.test["x"]) == len(arrays["z"])
+    for label, classes in data.classes.items():
+        if same and label in arrays:
+            same = np.array_equal(classes[data.test[label]], arrays[label])
+    where = f"{config['dataset']} under {root}"
+    need(same, f"{where} is not the data set of this run; give its --data-root")
+    return data.test["x"]
 
 
 def known_names(config: dict, root: str, given: Path | None) -> dict[str, list[str]]:
@@ -265,7 +259,7 @@ def pictures(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
     tiles = []
     if isinstance(images, list):
         side = min(LARGEST, *read_picture(images[0]).shape[1:])
-        for i in common.progress(chosen, "reading images"):
+        for i in interpret.progress(chosen, "reading images"):
             tiles.append(squares(read_picture(images[i])[None], side))
     else:
         side = min(LARGEST, *images.shape[2:])
@@ -525,7 +519,10 @@ def of_images(
         features = e.judge
     if features is not None:
         x = torch.from_numpy(np.array(features[chosen], np.float32))
-        cosines, near = common.neighbours(x, x, min(NEAR, len(x) - 1), skip_self=True)
+        directions = F.normalize(x)
+        cosines = directions @ directions.T
+        cosines.fill_diagonal_(-2)  # an image is not its own neighbour
+        cosines, near = cosines.topk(min(NEAR, len(x) - 1), 1)
         found["near"] = chosen[near.numpy()]
         found["close"] = (32767 * cosines).round().long().numpy()
     return found
@@ -920,4 +917,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    common.launch(main)
+    common.launch(main, BadInput)

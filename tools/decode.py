@@ -43,13 +43,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-import torch
-import torchvision.transforms.v2.functional as TF
 from PIL import Image
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+
+import torch  # noqa: E402
+import torchvision.transforms.v2.functional as TF  # noqa: E402
+from runs import progress, read_json  # noqa: E402
+from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E402
 
 # In the order in which they are moved: before the last, the folder does not load as a data set.
 FILES = ("split.csv", "classes.txt", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
@@ -214,7 +216,7 @@ def start(work: Path, found: dict[str, Images], size: int) -> dict:
     files = hashlib.sha256(text).hexdigest()
 
     path = work / "progress.json"
-    state = common.read_json(path) if path.exists() else {}
+    state = read_json(path) if path.exists() else {}
     if state.get("files") != files:
         shutil.rmtree(work, ignore_errors=True)
         state = {"files": files, "train": 0, "test": 0, "unreadable": {"train": [], "test": []}}
@@ -256,7 +258,7 @@ def fill(part: str, images: Images, size: int, work: Path, state: dict, skip: bo
 
     starts = range(state[part], total, AT_ONCE)
     with ThreadPoolExecutor() as pool:  # PIL lets other threads run while it decodes
-        for first in common.progress(starts, f"{part}, {AT_ONCE} images at a time"):
+        for first in progress(starts, f"{part}, {AT_ONCE} images at a time"):
             chunk = range(first, min(first + AT_ONCE, total))
             errors = list(pool.map(decode_one, chunk))
             failed = [i for i, error in zip(chunk, errors) if error is not None]
@@ -278,7 +280,7 @@ def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
     target.unlink(missing_ok=True)  # of an interrupted copy
     need_room(target.parent, math.prod(shape) * array.itemsize)
     copy = np.lib.format.open_memmap(target, "w+", array.dtype, shape)
-    for i, row in enumerate(common.progress(rows, what)):
+    for i, row in enumerate(progress(rows, what)):
         copy[i] = array[row]
     copy.flush()
 
@@ -334,7 +336,7 @@ def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed
     last = folder / FILES[-1]
     if last.exists():
         shutil.rmtree(work, ignore_errors=True)
-        pixels = common.load_numpy(last).shape[1]
+        pixels = np.load(last).shape[1]
         again = "remove split.csv, classes.txt and the .npy files to decode it again"
         text = f"{folder} is decoded already, to {pixels} pixels; {again}"
         if pixels != size:
@@ -381,11 +383,11 @@ def main(argv=None):
         "side in pixels: 256 for ImageNet and ImageNet-100 (views of 224), 64 for Tiny-ImageNet"
     )
     of_share = "share of each class that becomes the test set, of a folder without one"
-    whole = common.whole_number(0, 2**32 - 1)
+    whole = common.number(int, 0, 2**32 - 1)
     add("folder", type=Path, help=of_folder)
-    add("--size", type=common.whole_number(1), required=True, help=of_size)
+    add("--size", type=common.number(int, 1), required=True, help=of_size)
     add("--skip-unreadable", action="store_true", help="leave out files that cannot be decoded")
-    add("--test-share", type=common.within(0, 1), help=of_share)
+    add("--test-share", type=common.number(float, 0.001, 0.999), help=of_share)
     add("--seed", type=whole, default=0, help="of that choice (default: 0)")
     args = flags.parse_args(argv)
     decode(args.folder, args.size, args.skip_unreadable, args.test_share, args.seed)

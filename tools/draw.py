@@ -17,6 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 from sparsehead import effective_rank, min_max_ratio, spectrum  # noqa: E402
 
+from runs import read_json  # noqa: E402
+
 try:
     import matplotlib
 
@@ -28,8 +30,7 @@ except ImportError as error:
 
 
 # What seeds of one recipe may differ in, and what look.py adds to the settings.
-MADE_BY = {"command", "commit", "date", "hardware", "resumed", "torch"}
-OF_ONE_RUN = common.Parser.OF_A_CALL | MADE_BY | {"seed", "data_root", "checkpoint_every"}
+OF_ONE_RUN = common.Parser.OF_A_CALL | {"seed", "command", "commit", "date", "hardware", "torch"}
 OF_LOOK = {"lines", "words"}
 
 
@@ -249,14 +250,12 @@ def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]], places: list[Path
         dimensions(place / "dimensions.png", arrays["z"])
         if config["method"] == "simsiam":
             collapse(place / "collapse.png", config["lines"])
-        last = config["lines"][-1]
         chosen = folder / "selection.json"
-        if chosen.exists():
-            last = last | common.read_json(chosen)
+        selected = read_json(chosen) if chosen.exists() else {}
+        last = config["lines"][-1] | selected
         same_data = config["dataset"] == first_config["dataset"]
         same_shape = arrays["z"].shape == first_arrays["z"].shape
-        selected = any(name.startswith("p_at_10_top") for name in last)
-        if same_data and same_shape and selected and last["p_at_10"] is not None:
+        if selected and same_data and same_shape and last.get("p_at_10") is not None:
             with_selection.append((folder, config, last))
     if with_selection:
         K = first_arrays["z"].shape[1]

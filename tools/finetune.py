@@ -27,13 +27,16 @@ import math
 import sys
 from pathlib import Path
 
-import torch
-import torch.nn as nn
-import torch.nn.functional as F
-from torch import Tensor
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+import interpret  # noqa: E402
+import simsiam  # noqa: E402
+
+import torch  # noqa: E402
+import torch.nn as nn  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from runs import labelled, load_backbone, progress, read_json, read_run, write_json  # noqa: E402
+from torch import Tensor  # noqa: E402
 
 SETTINGS = "epochs", "min_steps", "classifier_lr", "weight_decay", "seed"  # kept beside accuracies
 
@@ -57,10 +60,11 @@ def balanced_subset(y: Tensor, share: float, seed: int) -> Tensor:
 
 def backbone_of(folder: Path, run: argparse.Namespace, from_scratch: bool) -> tuple[nn.Module, int]:
     """The backbone of a run, with random weights if from_scratch, and d; BadInput without one."""
-    zero_init = getattr(run, "zero_init_residual", False)
-    backbone, d = common.resnet(run.arch, run.image_size, zero_init)
+    backbone, d = common.resnet(run.arch, run.image_size)
+    if getattr(run, "zero_init_residual", False):
+        simsiam.zero_init(backbone)
     if not from_scratch:
-        common.load_backbone(backbone, folder)
+        load_backbone(backbone, folder)
     return backbone, d
 
 
@@ -75,8 +79,8 @@ def finetune(
     lr: peak rate of the backbone
     """
     torch.manual_seed(args.seed)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    classifier = nn.Linear(d, int(data.y_train.max()) + 1)
+    device = torch.device(common.DEVICE)
+    classifier = nn.Linear(d, int(data.train["y"].max()) + 1)
     model = nn.Sequential(backbone, classifier)
     model.to(device, memory_format=torch.channels_last)
     groups = [
@@ -88,25 +92,25 @@ def finetune(
     batch = min(64, len(chosen))
     steps = len(chosen) // batch  # in an epoch, without the incomplete last batch
     epochs = max(args.epochs, math.ceil(args.min_steps / steps))
-    bf16 = common.has_bf16(device)
+    bf16 = common.has_bf16(device.type)
     model.train()
-    for step in common.progress(range(epochs * steps), f"{len(chosen)} labels, rate {lr:g}, step"):
+    for step in progress(range(epochs * steps), f"{len(chosen)} labels, rate {lr:g}, step"):
         if step % steps == 0:
             order = chosen[torch.randperm(len(chosen))]
             batches = order.split(batch)
         common.set_lr(optimizer, common.lr_share(step, epochs * steps))
 
         index = batches[step % steps]
-        x = data.x_train[index]
+        x = data.train["x"][index]
         if device.type == "cuda":
             x = x.pin_memory()  # it is copied to the GPU while that computes
         x = x.to(device, non_blocking=True)
         x = common.augment(
             x, run.image_size, run.min_scale, jitter=0, gray=0, blur=0, crop=run.crop
         )
-        y = data.y_train[index].to(device, non_blocking=True)
+        y = data.train["y"][index].to(device, non_blocking=True)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-            scores = model(common.normalise(x))  # (n, C)
+            scores = model(x)  # (n, C)
         loss = F.cross_entropy(scores.float(), y)
 
         optimizer.zero_grad()
@@ -121,9 +125,8 @@ def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[fl
     model.eval()
     device = next(model.parameters()).device
     scores = []
-    for x in common.progress(images.split(500), "accuracy, 500 images at a time"):
+    for x in progress(images.split(500), "accuracy, 500 images at a time"):
         scores.append(model(common.eval_view(x.to(device), size)))
-    # A network that has diverged is never right.
     return common.top_1_and_5(torch.cat(scores), y.to(device))
 
 
@@ -132,7 +135,7 @@ def tuned_lr(new_backbone, data: common.Data, chosen: Tensor, run, args) -> floa
 
     It is trained on the others of `chosen`. Of equal rates the smallest.
     """
-    rank = torch.randperm(len(data.y_train), generator=torch.Generator().manual_seed(0))
+    rank = torch.randperm(len(data.train["y"]), generator=torch.Generator().manual_seed(0))
     held = rank < max(1, len(rank) // 10)  # a random tenth
     others = chosen[~held[chosen]]
     if len(others) == 0:
@@ -140,20 +143,11 @@ def tuned_lr(new_backbone, data: common.Data, chosen: Tensor, run, args) -> floa
     best_accuracy = -1.0
     for lr in sorted(args.tune):
         model = finetune(*new_backbone(), data, others, run, args, lr)
-        top1, _ = accuracy(model, data.x_train[held], data.y_train[held], run.image_size)
+        top1, _ = accuracy(model, data.train["x"][held], data.train["y"][held], run.image_size)
         if top1 > best_accuracy:
             best_accuracy = top1
             best_lr = lr
     return best_lr
-
-
-def share_of_labels(text: str) -> float:
-    """An argparse type: a number above 0, at most 1."""
-    value = float(text)
-    if not 0 < value <= 1:
-        reason = "is not a share of the labels: above 0, at most 1"
-        raise argparse.ArgumentTypeError(f"{text} {reason}")
-    return value
 
 
 def parser() -> argparse.ArgumentParser:
@@ -163,10 +157,10 @@ def parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    positive = common.whole_number(1)
-    rate = common.within(0)
-    decay = common.within(0, closed=True)
-    seed = common.whole_number(0, 2**32 - 1)
+    positive = common.number(int, 1)
+    rate = common.number(float, 1e-12)
+    decay = common.number(float, 0)
+    seed = common.number(int, 0, 2**32 - 1)
     shares = [0.01, 0.1, 1.0]
     rates = [0.01, 0.05, 0.2]
     of_lr = "peak learning rate of the backbone, one or one for each share"
@@ -174,7 +168,7 @@ def parser() -> argparse.ArgumentParser:
     add("run", type=Path, help="folder of a run")
     add(
         "--labels",
-        type=share_of_labels,
+        type=common.number(float, 1e-6, 1),
         nargs="+",
         default=shares,
         metavar="SHARE",
@@ -210,11 +204,11 @@ def main(argv=None):
         wanted = "give one, or one for each of --labels"
         raise common.BadInput(f"--lr has {len(args.lr)} values; {wanted}")
 
-    run = common.read_run(args.run)
-    data = common.labelled(run, args.data_root, "fine-tuning")
+    run = read_run(args.run)
+    data = labelled(run, args.data_root, "fine-tuning")
     path = args.run / "finetune.json"
     if path.exists():
-        common.read_json(path)  # or says now, not after the trainings, that it is damaged
+        read_json(path)  # or says now, not after the trainings, that it is damaged
     start = "scratch" if args.from_scratch else "finetune"
 
     def new_backbone():
@@ -224,23 +218,23 @@ def main(argv=None):
 
     rows = [["start", "share", "labels", "rate", "top-1", "top-5"]]
     for i, share in enumerate(args.labels):
-        chosen = balanced_subset(data.y_train, share, args.seed)
+        chosen = balanced_subset(data.train["y"], share, args.seed)
         if args.lr:
             lr = args.lr[i % len(args.lr)]
         else:
             lr = tuned_lr(new_backbone, data, chosen, run, args)
         model = finetune(*new_backbone(), data, chosen, run, args, lr)
-        top1, top5 = accuracy(model, data.x_test, data.y_test, run.image_size)
+        top1, top5 = accuracy(model, data.test["x"], data.test["y"], run.image_size)
         cells = [f"{100 * share:g} %", str(len(chosen)), f"{lr:g}", f"{top1:.1f}", f"{top5:.1f}"]
         rows.append([start, *cells])
 
         results = {"top1": top1, "top5": top5, "lr": lr, "tuned": not args.lr}
         results |= {name: getattr(args, name) for name in SETTINGS}
-        found = common.read_json(path) if path.exists() else {}
+        found = read_json(path) if path.exists() else {}
         for name, value in results.items():
             found[f"{start}_{share}_{name}"] = value
-        common.write_json(path, found)
-    print(common.markdown(rows))
+        write_json(path, found)
+    print(interpret.markdown(rows))
 
 
 if __name__ == "__main__":

@@ -33,15 +33,18 @@ import re
 import sys
 from pathlib import Path
 
-import torch
-import torch.nn as nn
 from PIL import Image
-from torch import Tensor
-from torchvision.transforms.v2 import functional as TF
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+import interpret  # noqa: E402
 import shapes  # noqa: E402
+
+import torch  # noqa: E402
+import torch.nn as nn  # noqa: E402
+from runs import labelled, load_run, progress, read_json, read_run, write_json  # noqa: E402
+from torch import Tensor  # noqa: E402
+from torchvision.transforms.v2 import functional as TF  # noqa: E402
 
 
 # ------------------------------------------------------------------------------------- corruptions
@@ -147,8 +150,8 @@ def biased() -> tuple[Tensor, Tensor]:
 # --------------------------------------------------------------------------------------- measuring
 def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device: str):
     """The numbers of robustness.json of a run; BadInput for images that are not square."""
-    if data.x_test.shape[2] != data.x_test.shape[3]:
-        raise common.BadInput(f"{data.name}: the corruptions take square images only")
+    if data.test["x"].shape[2] != data.test["x"].shape[3]:
+        raise common.BadInput(f"{run.dataset}: the corruptions take square images only")
 
     def fit(images, y):
         """Probes of h and of z: functions from features to scores."""
@@ -168,12 +171,12 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
             scores[key] = 100 * right.float().mean().item()
         return scores
 
-    probes = fit(data.x_train, data.y_train)
-    found = ask("clean", probes, data.x_test, data.y_test)
+    probes = fit(data.train["x"], data.train["y"])
+    found = ask("clean", probes, data.test["x"], data.test["y"])
     pairs = list(itertools.product(CORRUPTIONS, SEVERITIES))
-    for kind, severity in common.progress(pairs, "corruptions"):
-        images = corrupted(data.x_test, kind, severity)
-        found |= ask(f"{kind}_{severity}", probes, images, data.y_test)
+    for kind, severity in progress(pairs, "corruptions"):
+        images = corrupted(data.test["x"], kind, severity)
+        found |= ask(f"{kind}_{severity}", probes, images, data.test["y"])
     for which in "h", "z":
         for kind in CORRUPTIONS:
             scores = [found[f"{which}_{kind}_{severity}"] for severity in SEVERITIES]
@@ -184,7 +187,7 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
         return found
 
     of_biased = fit(*biased())
-    for name in common.progress(SHIFTS, "shifts"):
+    for name in progress(SHIFTS, "shifts"):
         asked = of_biased if name.startswith("paired") else probes
         found |= ask(name, asked, *shifted(name))
     return found
@@ -212,8 +215,8 @@ def measured(path: Path) -> list[tuple[str, str, dict]]:
             reason = f"{type(error).__name__}: {error}"
             raise common.BadInput(f"{path} is no file of records ({reason})") from error
     elif (path / "robustness.json").exists():
-        numbers = common.read_json(path / "robustness.json")
-        found.append((common.read_run(path).dataset, path.resolve().name, numbers))
+        numbers = read_json(path / "robustness.json")
+        found.append((read_run(path).dataset, path.resolve().name, numbers))
     if not found:
         print(f"{path} has no robustness.json's numbers: left out")
     return found
@@ -319,20 +322,20 @@ def main(argv=None):
         draw(args.runs, args.draw)
         return
 
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = common.DEVICE
     columns = [*CORRUPTIONS, "clean", *SHIFTS]
     rows = [["run", "e", *columns]]
     for folder in args.runs:
-        run, model = common.load_run(folder)
-        data = common.labelled(run, args.data_root, "a probe")
+        run, model = load_run(folder)
+        data = labelled(run, args.data_root, "a probe")
         print(f"{folder}: fitting probes ...", flush=True)
         found = measure(run, model.to(device), data, device)
-        common.write_json(folder / "robustness.json", found)
+        write_json(folder / "robustness.json", found)
         for e in "h", "z":
             scores = [found.get(f"{e}_{name}", math.nan) for name in columns]
             rows.append([folder.name, e, *(f"{score:.1f}" for score in scores)])
-    print(common.markdown(rows))
+    print(interpret.markdown(rows))
 
 
 if __name__ == "__main__":
-    common.launch(main)
+    common.launch(main, interpret.BadInput)

@@ -7,6 +7,7 @@ selection)
     p_at_10_top_<m>      P@10 of the test images, %, with the m of largest mean activation
     lp1_top_<m>          linear probe on these, %, with the penalty that is best for all K
     ..._random_<m>       the same with m random dimensions, one draw, which is equal for equal K
+    p_at_10              with all K; the probe's is lp1_embedding of metrics.jsonl
 and how disentangled the dimensions are (SEPIN: Do and Tran 2020)
     sepin_1, _10, _100   what a dimension alone tells of the image, in nats: mean of the 1, 10, 100
                          best; null where there are fewer
@@ -21,13 +22,15 @@ import argparse
 import sys
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
+import sparsehead  # noqa: E402
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from runs import data_of, load_run, progress, write_json  # noqa: E402
+from torch import Tensor  # noqa: E402
 
 
 def sepin(z1: Tensor, z2: Tensor, temperature=0.2) -> Tensor:
@@ -41,7 +44,7 @@ def sepin(z1: Tensor, z2: Tensor, temperature=0.2) -> Tensor:
     b = F.normalize(z2)
     gain = torch.zeros(a.shape[1], device=a.device)
     parts = torch.arange(len(a), device=a.device).split(1000)
-    for own in common.progress(parts, "SEPIN, 1,000 images at a time"):
+    for own in progress(parts, "SEPIN, 1,000 images at a time"):
         logits = a[own] @ b.T / temperature  # (n, N)
         whole = F.cross_entropy(logits, own, reduction="sum")
         for k in range(a.shape[1]):
@@ -58,43 +61,53 @@ def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor, l
     K = test.shape[1]
     by_activation = F.normalize(train).abs().mean(0).argsort(descending=True)
     at_random = torch.randperm(K, generator=torch.Generator().manual_seed(0)).to(test.device)
-    scores = {}
+    scores = {"p_at_10": precision_at(test, y, [10])[10]}
     for part in (8, 4, 2):
         m = max(1, K // part)
         for name, order in ("top", by_activation), ("random", at_random):
             kept = order[:m]
             probe = common.linear_probe(train[:, kept], y_train, test[:, kept], y, strengths=[l2])
             scores[f"lp1_{name}_{m}"] = probe["lp1"]
-            scores[f"p_at_10_{name}_{m}"] = common.precision_at(test[:, kept], y, [10])[10]
+            scores[f"p_at_10_{name}_{m}"] = precision_at(test[:, kept], y, [10])[10]
     return scores
+
+
+def precision_at(z: Tensor, y: Tensor, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
+    """P@k: % of an image's k nearest others (cosine) in z (N, K) with its label y (N,), by k.
+
+    None where there are too few images.
+    """
+    directions = F.normalize(z.float())
+    most = min(max(ks), len(z) - 1)
+    same = []
+    for start in range(0, len(z), 1000):
+        cosines = directions[start : start + 1000] @ directions.T
+        cosines.diagonal(start).fill_(-2)  # an image is not its own neighbour
+        nearest = cosines.topk(most, 1).indices  # (n, most)
+        same.append(y[nearest] == y[start : start + 1000, None])
+    same = torch.cat(same).float()
+    return {k: 100 * same[:, :k].mean().item() if k < len(z) else None for k in ks}
 
 
 def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float]:
     """The numbers of selection.json of the run in a folder."""
-    args, model = common.load_run(folder)
+    args, model = load_run(folder)
     model.to(device)
-    data = common.load_data(args.dataset, data_root or args.data_root, limit=args.limit)
-
-    colour_first = getattr(args, "order", None) == "colour-crop"  # sparsehead.py's
+    data = data_of(args, data_root)
+    names = "min_scale", "jitter", "gray", "blur", "crop"
+    options = {name: getattr(args, name) for name in names}
+    one_view = common.augment
+    if getattr(args, "order", None) == "colour-crop":
+        one_view = sparsehead.colour_first
 
     def random_view(x, size):
         """As in the training, but flipped whatever the method does."""
-        view = common.augment(
-            x,
-            size,
-            min_scale=args.min_scale,
-            jitter=args.jitter,
-            gray=args.gray,
-            blur=args.blur,
-            crop=args.crop,
-            colour_first=colour_first,
-        )
-        return common.normalise(view)
+        return one_view(x, size, **options)
 
     torch.manual_seed(args.seed)
     views = []
     for _ in range(2):
-        _, z = common.features(model, data.x_test, args.image_size, device, random_view)
+        _, z = common.features(model, data.test["x"], args.image_size, device, random_view)
         views.append(z)
     told = sepin(*views).sort(descending=True).values
     numbers = {}
@@ -103,13 +116,13 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
         if k <= len(told):
             numbers[f"sepin_{k}"] = told[:k].mean().item()
     numbers["sepin_all"] = told.mean().item()
-    if data.y_train is None:
+    if len(data.classes.get("y", [])) < 2:
         return numbers
 
-    _, train = common.features(model, data.x_train, args.image_size, device)
-    _, test = common.features(model, data.x_test, args.image_size, device)
-    y_train = data.y_train.to(device)
-    y = data.y_test.to(device)
+    _, train = common.features(model, data.train["x"], args.image_size, device)
+    _, test = common.features(model, data.test["x"], args.image_size, device)
+    y_train = data.train["y"].to(device)
+    y = data.test["y"].to(device)
     l2 = common.linear_probe(train, y_train, test, y)["l2"]
     return numbers | feature_selection(train, y_train, test, y, l2)
 
@@ -123,22 +136,22 @@ def main(argv=None):
     )
     flags.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
-    flags.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    flags.add_argument("--device", default=common.DEVICE)
     args = flags.parse_args(argv)
     common.check_device(args.device)
     rows = [["run", "SEPIN@10", "dimensions", "P@10", "at random", "LP@1", "at random"]]
     for folder in args.runs:
         print(f"{folder}: measuring ...", flush=True)
         numbers = measure(folder, args.data_root, args.device)
-        common.write_json(folder / "selection.json", numbers)
+        write_json(folder / "selection.json", numbers)
         sizes = [key.removeprefix("lp1_top_") for key in numbers if key.startswith("lp1_top_")]
         for m in sizes or [""]:
             keys = f"p_at_10_top_{m}", f"p_at_10_random_{m}", f"lp1_top_{m}", f"lp1_random_{m}"
             cells = [interpret.format_number(numbers.get(key), 1) for key in keys]
             alone = interpret.format_number(numbers["sepin_10"], 4)
             rows.append([folder.name, alone, m, *cells])
-    print(common.markdown(rows))
+    print(interpret.markdown(rows))
 
 
 if __name__ == "__main__":
-    common.launch(main)
+    common.launch(main, interpret.BadInput)

@@ -1,10 +1,9 @@
 """Make a small copy of a finished run, to share: weights of half precision, without the optimizer.
 
     python tools/weights.py runs/<run> weights/<name>
-    python ncl.py --eval-only weights/<name>/checkpoint.pt --out runs/<name>
+    python tools/evaluate.py weights/<name>             what it reaches, and its embedding as a file
 
-The run is of an image method. The copy has config.json, checkpoint.pt and backbone.pt. It is read
-like the run; what else a run leaves, such as embeddings.npz, --eval-only makes anew. It cannot be
+The copy has config.json, checkpoint.pt and backbone.pt. tools/ read it like the run. It cannot be
 trained further.
 """
 
@@ -15,11 +14,12 @@ import sys
 import zipfile
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+
+import torch  # noqa: E402
+from runs import load_run  # noqa: E402
+from torch import Tensor  # noqa: E402
 
 
 def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -35,17 +35,11 @@ def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def copy_run(folder: Path, new: Path) -> None:
     """Write the copy into `new`; BadInput where the run has not finished, or `new` exists."""
-    method = common.read_run(folder).method
-    common.need(method != "sae", f"{folder} is a run of sae.py, which has no --eval-only")
-    common.load_run(folder)  # is it a finished run?
+    load_run(folder)  # is it a finished run?
     common.need(not new.exists(), f"{new} is there already; name a new folder")
     checkpoint = common.load_checkpoint(folder / "checkpoint.pt")
     backbone = common.load_checkpoint(folder / "backbone.pt")
-    small = dict(
-        epochs=checkpoint["epochs"],
-        seconds=checkpoint["seconds"],
-        model=halved(checkpoint["model"]),
-    )
+    small = dict(model=halved(checkpoint["model"]))
     small_backbone = halved(backbone)
     unfinished = new.with_name(f"{new.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)  # of a call that was interrupted

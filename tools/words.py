@@ -22,13 +22,15 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+import interpret  # noqa: E402
 import look  # noqa: E402
+
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch import Tensor  # noqa: E402
 
 
 def split(text: str) -> list[str]:
@@ -129,13 +131,25 @@ def nameable(v: Tensor, first: list[str], labels: dict, names: dict) -> dict[str
     return found
 
 
-def labels_of(arrays: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The labels of a run's images, by the prefix of what interpret.py says of them."""
+def named_labels(arrays: dict, names: dict, classes: Path | None) -> tuple[dict, dict]:
+    """The labels of a run's images that have names, numbered, and these names, by their prefix.
+
+    names: of known classes, in the order of their numbers; classes: the file that they are of
+    """
     labels = {}
-    for prefix, name in ("", "y"), ("background_", "background"):
-        if name in arrays:
-            labels[prefix] = arrays[name]
-    return labels
+    names = dict(names)
+    for prefix, key in ("", "y"), ("background_", "background"):
+        if key not in arrays:
+            continue
+        y = arrays[key]
+        if y.dtype.kind == "U":  # words: they are the names
+            names[prefix], y = np.unique(y, return_inverse=True)
+        if len(names[prefix]) > y.max():  # else its names are numbers, which no caption says
+            labels[prefix] = torch.from_numpy(y.astype(np.int64))
+        elif classes and prefix == "":
+            named = f"{classes} names {len(names[prefix])} classes"
+            raise common.BadInput(f"{named}; there is a class {y.max()}")
+    return labels, names
 
 
 def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[dict, list[list]]:
@@ -145,16 +159,8 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
     words, means = by_word(t, captions)
     said = strongest_words(words, means)
 
-    labels = labels_of(arrays)
-    root = data_root or config["data_root"]
-    names = look.known_names(config, root, classes)
-    for kind, y in list(labels.items()):
-        if len(names[kind]) > y.max():
-            continue
-        if classes and kind == "":
-            named = f"{classes} names {len(names[kind])} classes"
-            raise common.BadInput(f"{named}; there is a class {y.max()}")
-        del labels[kind]  # its names are numbers, which no caption says
+    known = look.known_names(config, data_root or config["data_root"], classes)
+    labels, names = named_labels(arrays, known, classes)
     first = []
     for pairs in said:
         first.append(pairs[0][0] if pairs else "")
@@ -180,8 +186,8 @@ def main(argv=None):
         values = list(numbers.values()) or 4 * [math.nan]
         cells = [f"{value:.1f}" for value in values]
         rows.append([folder.name, *cells])
-    print(common.markdown(rows))
+    print(interpret.markdown(rows))
 
 
 if __name__ == "__main__":
-    common.launch(main)
+    common.launch(main, interpret.BadInput)

@@ -1,0 +1,60 @@
+"""Evaluate a run's network again, on its own data set or on another one.
+
+    python tools/evaluate.py runs/my-run --dataset mine
+    python tools/evaluate.py runs/my-run --dataset mine --out mine.npz
+    python look.py mine.npz                                     or interpret.py
+
+It prints what the end of a training prints and leaves the run as it is. Probes are fitted on the
+training images of that data set. --out keeps h, z, labels and images of the test set.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import common  # noqa: E402
+
+import torch  # noqa: E402
+from runs import data_of, load_run  # noqa: E402
+
+
+def main(argv=None):
+    flags = argparse.ArgumentParser(
+        prog="evaluate.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.add_argument("run", type=Path, help="folder of a finished run")
+    flags.add_argument("--dataset", help="default: the run's")
+    flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
+    flags.add_argument("--device", default=common.DEVICE, help="cuda, cpu")
+    flags.add_argument("--out", type=Path, metavar="FILE", help="a new .npz file")
+    args = flags.parse_args(argv)
+    common.check_device(args.device)
+    if args.out:
+        new = args.out.suffix == ".npz" and not args.out.exists()
+        common.need(new, f"--out {args.out}: name a new file that ends in .npz")
+        args.out.parent.mkdir(parents=True, exist_ok=True)
+    run, model = load_run(args.run)
+    if args.dataset not in (None, run.dataset):
+        run.dataset = args.dataset
+        run.limit = None  # it was of the run's own data
+    data = data_of(run, args.data_root)
+    run.device = args.device
+    model.to(args.device, memory_format=torch.channels_last)
+    metrics, h, z = common.evaluate(model, data, run)
+    common.print_table(metrics, data)
+    if args.out:
+        arrays = dict(h=h.cpu().numpy(), z=z.cpu().numpy(), images=data.test["x"].numpy())
+        for label, classes in data.classes.items():
+            arrays[label] = classes[data.test[label]]
+        with common.replacing(args.out) as file:
+            np.savez(file, **arrays)
+
+
+if __name__ == "__main__":
+    common.launch(main)
