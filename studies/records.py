@@ -6,12 +6,12 @@ A line is a run, and has, of these, what the run left:
     seed         none where a program has seeds of its own
     settings     config.json: the settings, the command, commit, hardware, torch and date
     epoch        metrics.jsonl: the last epoch
-    final        metrics.jsonl: the final numbers
+    final        metrics.jsonl: the final numbers; of older runs what interpret.py measured, too
     results      results.json, of sparse_coding.py and of the programs on theory
     dimensions   what from_dimensions() says of the numbers of all dimensions
     finetune, robustness, selection, words     what the programs of tools/ measured
     stability    what sparsity/sparsity.py measured
-    interpret    interpret.json, its numbers named as those of `final`
+    interpret    what interpret.py measured of the embedding, see of_interpret(), and its P@k
     dictionaries of older runs: what dictionaries.py measured, which was in dictionaries/ then
 
 Of some runs a question keeps more, because a picture shows it: dimensions.csv (a line a dimension),
@@ -36,10 +36,14 @@ except ImportError:  # Windows
     fcntl = None
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import interpret  # noqa: E402
 import shapes  # noqa: E402
+
+import torch  # noqa: E402
+from runs import read_json  # noqa: E402
+from selection import precision_at  # noqa: E402
 
 STUDIES = ROOT / "studies"
 # <tool>.json of a run.
@@ -244,7 +248,7 @@ def split(name: str) -> tuple[str, int | None]:
 def of_run(folder: Path) -> dict:
     """The record of a finished run in its folder <run>-seed<seed>, or <run>.
 
-    Writes dimensions.csv there, by today's definitions.
+    interpret.py has measured it. Writes dimensions.csv there, of the dimensions as in the papers.
     """
     run, seed = split(folder.name)
     record = {"run": run}
@@ -268,9 +272,8 @@ def of_run(folder: Path) -> dict:
         file = folder / f"{tool}.json"
         if file.exists():
             record[tool] = without_lists(json.loads(file.read_text()))
-    if (folder / "interpret.json").exists():
-        measured = json.loads((folder / "interpret.json").read_text())
-        record["interpret"] = of_interpret(measured)
+    measured = read_json(folder / "interpret.json")
+    record["interpret"] = findings.numbers | of_interpret(measured) | of_neighbours(embedding)
     return record
 
 
@@ -280,15 +283,29 @@ def without_lists(measured: dict) -> dict:
 
 
 def of_interpret(measured: dict) -> dict[str, float | None]:
-    """The numbers in interpret.json, by the names that common.of_dimensions gives them.
+    """What interpret.json says, by the names of a record.
 
-    What is undefined stays, as None: an older part's number must not stand in for it.
+    Of a dense z these are numbers of half-dimensions, with "top_" before their names: without it
+    they are of whole dimensions, as in the papers. A control's numbers begin with its name. What is
+    undefined stays, as None: an older part's number must not stand in for it.
     """
     top = "" if measured["active"] == "nonzero" else "top_"
-    found = {f"{top}{name}": value for name, value in measured["numbers"].items()}
+    found = {"active": measured["active"]}
+    found |= {f"{top}{name}": value for name, value in measured["numbers"].items()}
     for control in interpret.CONTROLS:
         for name, value in measured.get(control, {}).items():
             found[f"{control}_{name}"] = value
+    return found
+
+
+def of_neighbours(embedding: interpret.Embedding) -> dict[str, float | None]:
+    """P@k of the embedding for each of its labels: p_at_1, …, background_p_at_1, …"""
+    z = torch.from_numpy(embedding.z)
+    found = {}
+    for prefix, y in embedding.labels.items():
+        _, y = np.unique(y, return_inverse=True)
+        for k, value in precision_at(z, torch.from_numpy(y)).items():
+            found[f"{prefix}p_at_{k}"] = value
     return found
 
 

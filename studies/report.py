@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import records
 from records import ROOT, common, interpret, shapes  # of the folder above
+from runs import progress
 
 # ---------------------------------------------------------------------- what the headings stand for
 COLUMNS = {  # heading: numbers of a record, {key:format}; {a-b:format} is the number a less b
@@ -444,7 +445,7 @@ def remade(table: str, folder: Path) -> str:
 def with_tables(text: str, folder: Path) -> str:
     """A page in a folder with its tables as the records have them."""
     pieces = TABLE.split(text)  # the second, fourth, … are the tables
-    for i in common.progress(range(1, len(pieces), 2), "tables"):
+    for i in progress(range(1, len(pieces), 2), "tables"):
         pieces[i] = remade(pieces[i], folder)
     return "".join(pieces)
 

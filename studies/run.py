@@ -1,29 +1,29 @@
 """Make the runs of a question that are not on record, and record them.
 
 studies/<question>/runs.txt has a run a line, and indented below it the commands that the finished
-run is given to:
+run is given to, after interpret.py, which measures every run:
 
     shapes-ncl   1-5   python ncl.py
         python tools/selection.py RUN
 
 Its seeds are 1-5, or 1,2,3, or - where the program has seeds of its own. RUN stands for the run's
-folder, {seed} for its seed. To the first command this program adds --seed, --out runs/<run>-seed1
-(--resume, where it was interrupted), --device and --flags, to each command but interpret.py
---data-root; a program with seeds of its own gets --out or --resume alone. What is on record is
-skipped and what was interrupted goes on; a folder of that name but of other flags ends in a line. A
-run that reads what another one leaves, which is on record but not here, is left out. To make a run
-anew, delete its line in records.jsonl and its folder in runs/ first.
+folder, {seed} for its seed. To the first command this program adds --seed, --out runs/<run>-seed1,
+--device and --flags, to each command --data-root; a program with seeds of its own gets --out alone
+and is not measured. What is on record is skipped and what was interrupted goes on; a folder of that
+name but of other flags ends in a line. A run that reads what another one leaves, which is on record
+but not here, is left out. To make a run anew, delete its line in records.jsonl and its folder in
+runs/ first.
 
     python studies/run.py ncl                        SimCLR, NCL, NCL + TopK
     python studies/run.py ncl bayesncl --rows "cifar10-cpu-*" shapes-ncl --seeds 1 2
-    python studies/run.py cifar100 --rows "cifar100-cpu-*"   after 5, 10 and 20 epochs
+    python studies/run.py cifar100 --rows "cifar100-cpu-*"   for 20 epochs
     python studies/run.py landscape --jobs 1         sparse_coding.py, one thread
     python studies/run.py gpu                        the papers' recipes for 200 epochs, for a GPU
     python studies/report.py                         then put the numbers into the pages
 
 On a CPU there are as many runs at a time as cores, each on one thread: that makes more runs an hour
 than one run on all cores. Ctrl-C, SIGTERM and --minutes end this program and its runs, which lose
-what follows their last checkpoint (--minutes: an epoch).
+the epoch that they are in.
 """
 
 import argparse
@@ -31,22 +31,20 @@ import fnmatch
 import importlib
 import math
 import os
-import re
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections import defaultdict
 
 import records
 import torch
-from records import ROOT, common  # of the folder above
+from records import ROOT, common, interpret  # of the folder above
+from runs import read_json
 
 RUNS = ROOT / "runs"
 TELL_EVERY = 10  # seconds, how far it is
-OF_A_CALL = common.Parser.OF_A_CALL | {"data_root", "checkpoint_every"}  # not of a run's recipe
 
 
 # -------------------------------------------------------------------------------------- runs.txt
@@ -151,20 +149,12 @@ def commands(
                 filled.append(shlex.split(text))
             if seed is not None:
                 filled[0] += shlex.split(extra) + ["--seed", str(seed)]
+                filled.insert(1, ["interpret.py", f"runs/{name}"])
             if others_read(name, filled):
                 later[name] = filled
             else:
                 runs[name] = filled
     return runs | later
-
-
-def checkpoints_read(question: str) -> dict[str, set[int]]:
-    """Run → after how many epochs others read its checkpoint."""
-    text = (records.STUDIES / question / "runs.txt").read_text(encoding="utf-8")
-    read = defaultdict(set)
-    for name, epochs in re.findall(r"runs/(\S+)-seed\{seed\}/checkpoint-(\d+)\.pt", text):
-        read[name].add(int(epochs))
-    return read
 
 
 # ------------------------------------------------------------------------------------------ a run
@@ -176,18 +166,19 @@ def device_of(name: str, device: str) -> str:
 
 
 def flags_of(command: str) -> dict:
-    """The flags of a method's command line, as its own parser reads them."""
+    """The flags of a method's command line, as its own parser reads them; None: not typed."""
     program, *argv = shlex.split(command)
     parser = importlib.import_module(program.removesuffix(".py")).parser()
-    return vars(argparse.ArgumentParser.parse_args(parser, argv))
+    not_typed = {action.dest: None for action in parser._actions}
+    return not_typed | parser.defaults | vars(parser.parse_args(argv))
 
 
 def need_same(name: str, command: list[str]) -> None:
     """BadInput where a folder runs/<name> was begun by another command than runs.txt has."""
     config = RUNS / name / "config.json"
-    if "--eval-only" in command or not config.exists():  # evaluations begin anew
+    if not config.exists():
         return
-    begun = common.read_json(config).get("command")
+    begun = read_json(config).get("command")
     if begun is None:  # it was not noted
         return
     begun_by, _, _ = begun.partition(" ")
@@ -195,7 +186,7 @@ def need_same(name: str, command: list[str]) -> None:
     common.need(begun_by == command[0], f"{name} was begun by {begun_by}: {remedy}")
     before = flags_of(begun)
     for flag, value in flags_of(shlex.join(command)).items():
-        if flag not in OF_A_CALL:
+        if flag not in common.Parser.OF_A_CALL:
             differs = f"{name} was begun with {flag} {before[flag]}, runs.txt has {value}"
             common.need(before[flag] == value, f"{differs}: {remedy}")
 
@@ -216,15 +207,18 @@ def begin(name: str, command: list[str], device: str, data_root: str) -> subproc
     """Begin a run in runs/<name>, or go on with it."""
     run = RUNS / name
     _, seed = records.split(name)
-    if seed is not None:
-        command = command + ["--device", device, "--data-root", data_root]
     begun = (run / "config.json").exists()
-    goes_on = begun and "--eval-only" not in command  # which has no --resume
+    goes_on = begun
     if seed is None:  # a program with seeds of its own, which notes in memory/ how far it is
         goes_on = (run / "memory").exists()
     if begun and not goes_on:
         shutil.rmtree(run)
-    where = "--resume" if goes_on else "--out"
+    where = "--out"
+    if goes_on:  # by the run's own settings
+        command = command[:1] + [word for word in command if word == "--compile"]
+        where = "--resume"
+    if seed is not None:
+        command = command + ["--device", device, "--data-root", data_root]
     return start(name, command + [where, os.path.relpath(run, ROOT)], device)
 
 
@@ -252,26 +246,6 @@ def has_ended(name: str) -> bool:
     return (run / "results.json").exists() and not (run / "memory").exists()
 
 
-def copy_checkpoint(name: str, wanted: set[int], seen: dict[str, int]) -> None:
-    """Keep a run's checkpoint as checkpoint-<epochs>.pt before the next takes its place.
-
-    wanted: after how many epochs; seen: name → when the last one that was read was written
-    """
-    path = RUNS / name / "checkpoint.pt"
-    if not path.exists():
-        return
-    written = path.stat().st_mtime_ns
-    if written != seen.get(name):
-        seen[name] = written
-        copy = path.with_name("checkpoint.copy")  # the training may write the next one meanwhile
-        shutil.copy(path, copy)
-        epochs = common.load_checkpoint(copy)["epochs"]
-        if epochs in wanted:
-            os.replace(copy, path.with_name(f"checkpoint-{epochs}.pt"))
-        else:
-            copy.unlink()
-
-
 def keep(question: str, name: str, code: int) -> bool:
     """Record a run that has ended with an exit code; whether it ended well."""
     if code:
@@ -280,14 +254,15 @@ def keep(question: str, name: str, code: int) -> bool:
         return False
     try:
         record = records.keep(question, RUNS / name)
-    except common.BadInput as error:  # such as an embedding that has collapsed to 0
+    except (common.BadInput, interpret.BadInput) as error:  # as of a collapsed z
         print(f"{name}: not recorded: {error}", file=sys.stderr, flush=True)
         return False
     numbers = records.numbers(record)
-    if numbers:
-        print(common.table(name, numbers), flush=True)
-    else:
-        print(f"{name}: recorded", flush=True)
+    told = [f"{name}: recorded"]
+    for key, (heading, digits) in common.COLUMNS.items():
+        if key in numbers:
+            told.append(f"{heading} {numbers[key]:.{digits}f}")
+    print(*told, sep="  ", flush=True)
     return True
 
 
@@ -341,9 +316,7 @@ def record_all(
     total = len(waiting)
     later = {name for name, lines in runs.items() if others_read(name, lines)}
     left = {name: list(lines) for name, lines in runs.items()}  # command lines to come
-    read = checkpoints_read(question)
     running = {}  # name: its program
-    seen = {}
     next_line = time.monotonic() + TELL_EVERY
     try:
         while waiting or running:
@@ -360,15 +333,12 @@ def record_all(
             time.sleep(0.1)
 
             for name, program in list(running.items()):
-                run, _ = records.split(name)
-                if run in read:
-                    copy_checkpoint(name, read[run], seen)
                 code = program.poll()
                 if code is None:
                     continue
                 if code == 0 and left[name]:
                     command = left[name].pop(0)
-                    if command[0] != "interpret.py":  # which reads the run's folder alone
+                    if command[0] != "interpret.py":  # it reads the run's folder alone
                         command = command + ["--data-root", data_root]
                     running[name] = start(name, command, device_of(name, device))
                     continue
@@ -408,12 +378,12 @@ def parser() -> argparse.ArgumentParser:
     rows = "these runs only, by name or pattern (default: every line of runs.txt)"
     add("--rows", nargs="+", metavar="run", help=rows)
     seeds = "these only, whatever runs.txt says"
-    add("--seeds", nargs="+", type=common.whole_number(0), metavar="seed", help=seeds)
-    jobs = common.whole_number(1)
+    add("--seeds", nargs="+", type=common.number(int, 0), metavar="seed", help=seeds)
+    jobs = common.number(int, 1)
     add("--jobs", type=jobs, help="runs at a time (default: one a core on a CPU, one on a GPU)")
-    minutes = "end after so many, with a checkpoint per epoch"
-    add("--minutes", type=common.within(0), default=math.inf, help=minutes)
-    more = "further flags of every run, such as --flags='--checkpoint-every 1'"
+    minutes = "end after so many"
+    add("--minutes", type=common.number(float, 1e-12), default=math.inf, help=minutes)
+    more = "further flags of every run, such as --flags=--compile"
     add("--flags", default="", help=more)
     add("--data-root", default="data", help="folder of the data sets (default: data)")
     add("--device", default=device, help="of runs with -cpu in their names: always cpu")
@@ -432,12 +402,9 @@ def main(argv=None):
     args = parser().parse_args(argv)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends it as Ctrl-C does
     end = time.monotonic() + 60 * args.minutes
-    extra = args.flags
-    if args.minutes < math.inf:
-        extra += " --checkpoint-every 1"
     of_questions = {}
     for question in args.questions:
-        of_questions[question] = commands(question, args.rows, args.seeds, extra)
+        of_questions[question] = commands(question, args.rows, args.seeds, args.flags)
     rows = [row for question in args.questions for row in rows_of(question)]
     for pattern in args.rows or []:
         found = fnmatch.filter(rows, pattern)

@@ -11,6 +11,12 @@ import shapes
 import numpy as np
 import pytest
 import records
+import report
+
+# What the pages show of every run, and of each label beside the controls.
+ALWAYS = "lp1 lp1_embedding knn5 knn5_embedding seconds_train spread act entries live_dims mono"
+ALWAYS += " corr dead_dims rare_dims cons_weighted cons_0.001 p_at_10 dims_sky rate_sky"
+COMPARED = "cons adjusted f1 best_f1 ap phi entropy".split()
 
 
 @pytest.fixture
@@ -32,7 +38,15 @@ def run(tmp_path):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     z = np.float16([[1, 0, 0], [2, 2, 0]] * 2)
     np.savez(folder / "embeddings.npz", h=z, z=z, y=[0, 1, 1, 1])
+    leave_interpret(folder)
     return folder
+
+
+def leave_interpret(folder, rule="nonzero", **numbers):
+    """interpret.json with these numbers of the run and 1 of each control."""
+    controls = dict.fromkeys(interpret.CONTROLS, dict.fromkeys(numbers, 1.0))
+    measured = {"active": rule, "images": 4, "numbers": numbers} | controls
+    (folder / "interpret.json").write_text(json.dumps(measured))
 
 
 def test_a_record_has_the_files_of_a_run(run):
@@ -49,23 +63,63 @@ def test_a_record_has_the_numbers_of_tools(run, tool):
 
 
 @pytest.mark.parametrize("rule, top", {"nonzero": "", "top:0.01": "top_"}.items())
-def test_what_interpret_left_is_named_as_by_training(run, rule, top):
-    of_control = {"ap": 1.0, "background_ap": 2.0}
-    measured = {"active": rule, "images": 4, "numbers": {"ap": 3.0, "background_lead": 4.0}}
-    measured |= dict.fromkeys(interpret.CONTROLS, of_control)
-    (run / "interpret.json").write_text(json.dumps(measured))
-    expected = {f"{top}ap": 3, f"{top}background_lead": 4}
+def test_numbers_of_interpret_have_prefixes(run, rule, top):
+    leave_interpret(run, rule, ap=3.0, background_lead=4.0)
+    found = records.of_run(run)["interpret"]
+    expected = {"active": rule, f"{top}ap": 3, f"{top}background_lead": 4}
     for control in "shuffled", "head", "rotated":
-        expected |= {f"{control}_ap": 1, f"{control}_background_ap": 2}
-    assert records.of_run(run)["interpret"] == expected
+        expected |= {f"{control}_ap": 1, f"{control}_background_lead": 1}
+    assert expected.items() <= found.items()
 
 
-def test_interpret_names_numbers_as_training_does(runs, tmp_path):
-    folder = shutil.copytree(runs / "ncl", tmp_path / "ncl")
-    interpret.main([str(folder)])
-    record = records.of_run(folder)
-    assert record["interpret"].keys() <= record["final"].keys()
-    assert record["interpret"]["head_ap"] == pytest.approx(record["final"]["head_ap"], abs=0.1)
+def test_whole_dimensions_are_measured_beside_halves(run):
+    leave_interpret(run, "top:0.01", cons=100.0)
+    found = records.of_run(run)["interpret"]
+    assert (found["cons"], found["top_cons"]) == (100 * (0.75 + 1) / 2, 100)
+
+
+def test_neighbours_are_counted(run):
+    z = np.float16([[1, 0], [2, 0.1], [0, 1], [0.1, 1]])
+    np.savez(run / "embeddings.npz", h=z, z=z, y=[3, 3, 7, 8], background=["a", "a", "b", "b"])
+    found = records.of_run(run)["interpret"]
+    assert (found["p_at_1"], found["background_p_at_1"]) == (50, 100)
+    assert (found["p_at_3"], found["p_at_10"]) == (pytest.approx(100 / 6), None)
+
+
+def test_a_run_that_was_not_measured_is_refused(run):
+    (run / "interpret.json").unlink()
+    with pytest.raises(FileNotFoundError):
+        records.of_run(run)
+
+
+@pytest.fixture(scope="module")
+def measured(runs, tmp_path_factory):
+    """Records of a run that is sparse and of one that is dense, by its method."""
+    found = {}
+    for method in "ncl", "simclr":
+        folder = shutil.copytree(runs / method, tmp_path_factory.mktemp("measured") / method)
+        interpret.main([str(folder)])
+        found[method] = records.of_run(folder)
+    return found
+
+
+@pytest.mark.parametrize("method, top", {"ncl": "", "simclr": "top_"}.items())
+def test_a_record_has_what_pages_show(measured, method, top):
+    wanted = set(ALWAYS.split())
+    for prefix in report.LABELS.values():
+        for of in "", top, "shuffled_", "head_", "rotated_":
+            wanted |= {f"{of}{prefix}{key}" for key in COMPARED}
+        for key in f"{top}{prefix}lead", f"{top}{prefix}above", f"head_{prefix}probe_8":
+            wanted.add(key)
+    assert wanted <= records.numbers(measured[method]).keys()
+
+
+@pytest.mark.parametrize("method", ["ncl", "simclr"])
+def test_a_training_counts_as_interpret_does(measured, method):
+    final, interpreted = measured[method]["final"], measured[method]["interpret"]
+    for key in "act", "live_dims", "cons", "entropy", "background_cons":
+        assert interpreted[key] == pytest.approx(final[key], rel=1e-3), key
+    assert interpreted["adjusted"] == pytest.approx(final["adjusted"], abs=0.5)
 
 
 def test_a_record_of_sparse_codes_has_results(tmp_path):
@@ -73,11 +127,6 @@ def test_a_record_of_sparse_codes_has_results(tmp_path):
     (tmp_path / "results.json").write_text('[{"end_mean": 0.5}]')
     found = records.of_run(tmp_path)
     assert found == {"run": tmp_path.name, "settings": {}, "results": [{"end_mean": 0.5}]}
-
-
-def test_a_run_of_an_evaluation_has_no_epoch(run):
-    (run / "metrics.jsonl").write_text('{"event": "final"}\n')
-    assert "epoch" not in records.of_run(run)
 
 
 def test_dimensions_are_weighted_by_todays_definitions(run):
@@ -105,11 +154,9 @@ def test_dense_dimensions_are_counted_whole(run):
     assert columns["n"].tolist() == [100, 100, 100]
 
 
-def test_a_record_counts_as_the_run_does(runs, tmp_path):
-    folder = shutil.copytree(runs / "ncl", tmp_path / "ncl")
-    record = records.of_run(folder)
-    dimensions, final = record["dimensions"], record["final"]
-    K = record["settings"]["head_out"]
+def test_dead_and_live_dimensions_are_all(measured):
+    dimensions, final = measured["ncl"]["dimensions"], measured["ncl"]["final"]
+    K = measured["ncl"]["settings"]["head_out"]
     assert K * (1 - dimensions["dead_dims"] / 100) == pytest.approx(final["live_dims"])
 
 

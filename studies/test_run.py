@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -87,14 +88,14 @@ def test_a_line_that_is_no_row_is_refused(write, line):
 
 def test_a_command_has_both_kinds_of_flags(write):
     write("a 2 python ncl.py --lr 1\n")
-    assert run.commands("q", None, None, "--x 2") == {
-        "a-seed2": ["ncl.py --lr 1 --x 2 --seed 2".split()]
-    }
+    training, _ = run.commands("q", None, None, "--x 2")["a-seed2"]
+    assert training == "ncl.py --lr 1 --x 2 --seed 2".split()
 
 
-def test_tools_are_given_the_folder_and_the_seed(rows):
-    _, tool = run.commands("q", ["a"], [3], "--x 2")["a-seed3"]
-    assert tool == ["tools/words.py", "runs/a-seed3", "--seed", "3"]
+def test_interpret_and_tools_are_given_the_folder(rows):
+    _, *others = run.commands("q", ["a"], [3], "--x 2")["a-seed3"]
+    assert others[0] == ["interpret.py", "runs/a-seed3"]
+    assert others[1] == ["tools/words.py", "runs/a-seed3", "--seed", "3"]
 
 
 def test_own_seeds_are_left_to_the_program(rows):
@@ -144,7 +145,7 @@ def test_rows_that_no_file_has_are_refused(rows):
 # ------------------------------------------------------------------------- the runs.txt as they are
 @pytest.mark.parametrize("question", run.questions())
 def test_commands_of_a_question_parse(parse_only, monkeypatch, question):
-    for lines in run.commands(question, None, None, "--checkpoint-every 50").values():
+    for lines in run.commands(question, None, None, "--epochs 50").values():
         for program, *argv in lines:
             monkeypatch.setattr(sys, "argv", [program, *argv])
             with pytest.raises(Parsed):
@@ -152,31 +153,38 @@ def test_commands_of_a_question_parse(parse_only, monkeypatch, question):
 
 
 RUN_BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
-NAMED_OTHERWISE = {"runs/shapes-sparsity-simclr-": "runs/shapes-simclr-"}  # the same runs
-ADDED = run.OF_A_CALL - {"eval_only", "checkpoint_every"} | {"seed"}
+NAMED_OTHERWISE = {  # the same runs; flags of older versions, which changed no number
+    "runs/shapes-sparsity-simclr-": "runs/shapes-simclr-",
+    r"runs/cifar100-weights-(\w+)-seed1": r"weights/cifar100-\1",
+    r" --checkpoint-every \d+| --verbose": "",
+}
+ADDED = common.Parser.OF_A_CALL | {"seed"}
+RECORDS = {question: records.read(records.file_of(question)) for question in run.questions()}
+
+
+def needs_a_row(record):
+    """Not what was run by hand, nor what older versions evaluated by --eval-only."""
+    return record["run"] not in RUN_BY_HAND and not record["settings"].get("eval_only")
 
 
 @pytest.mark.parametrize("question", run.questions())
 def test_what_is_on_record_has_a_row(question):
     rows = run.rows_of(question)
-    for record in records.read(records.file_of(question)):
-        if record["run"] not in RUN_BY_HAND:
-            seeds, _ = rows[record["run"]]
-            assert record.get("seed") in seeds, record["run"]
+    for record in filter(needs_a_row, RECORDS[question]):
+        seeds, _ = rows[record["run"]]
+        assert record.get("seed") in seeds, record["run"]
 
 
 @pytest.mark.parametrize("question", run.questions())
 def test_rows_are_the_commands_on_record(question):
     rows = run.rows_of(question)
     read = {}  # as a run's seeds have the same command
-    for record in records.read(records.file_of(question)):
-        if record["run"] in RUN_BY_HAND:
-            continue
+    for record in filter(needs_a_row, RECORDS[question]):
         command = record["settings"].get("command")
         if command is None:  # it was not noted of theory-nmf
             continue
         for old, new in NAMED_OTHERWISE.items():
-            command = command.replace(old, new)
+            command = re.sub(old, new, command)
         recorded = run.flags_of(command)
         line = rows[record["run"]][1][0].replace("{seed}", str(record.get("seed")))
         if line not in read:
@@ -189,11 +197,13 @@ def test_rows_are_the_commands_on_record(question):
 
 # -------------------------------------------------------------------------------------------- a run
 def leave_run(folder, finished=True, **numbers):
-    """The files of a run of three dimensions."""
+    """The files of a run of three dimensions, which interpret.py has measured."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text('{"method": "ncl", "dataset": "mine", "data_root": "."}')
     z = np.float16([[1, 0, 0], [1, 2, 0]] * 2)
     np.savez(folder / "embeddings.npz", h=z, z=z, y=[0, 1, 1, 1])
+    measured = {"active": "nonzero", "numbers": {}}
+    (folder / "interpret.json").write_text(json.dumps(measured))
     lines = [{"epoch": 1, "open": 0.25}]
     if finished:
         lines.append({"event": "final", "epochs": 1} | numbers)
@@ -221,16 +231,9 @@ def test_a_new_run_has_its_own_folder(started):
 
 def test_an_interrupted_run_is_resumed(started):
     leave_run(run.RUNS / "a-seed1", finished=False)
-    run.begin("a-seed1", ["ncl.py"], "cpu", "d")
-    assert started[0][0][-2:] == ["--resume", "runs/a-seed1"]
-
-
-def test_an_evaluation_begins_anew(started):
-    leave_run(run.RUNS / "a-seed1", finished=False)
-    run.begin("a-seed1", ["ncl.py", "--eval-only", "b"], "cpu", "d")
-    assert started[0][0][1:3] == ["--eval-only", "b"]
-    assert started[0][0][-2:] == ["--out", "runs/a-seed1"]
-    assert not (run.RUNS / "a-seed1").exists()
+    run.begin("a-seed1", "ncl.py --lr 1 --compile --seed 1".split(), "cpu", "d")
+    words, _ = started[0]
+    assert words == "ncl.py --compile --device cpu --data-root d --resume runs/a-seed1".split()
 
 
 def test_a_folder_that_no_run_left_stays(started):
@@ -284,10 +287,11 @@ def test_a_run_whose_source_is_gone_is_left_out(studies, capsys):
 
 
 def test_a_source_lacks_nothing_if_it_is_made(studies):
-    lines = [["sae.py", "runs/a-seed1/checkpoint-50.pt"]]
+    lines = [["sae.py", "runs/a-seed1"]]
     assert run.lacks("b-seed1", lines, ["a-seed1"]) is None
+    assert run.lacks("b-seed1", lines, []) == "runs/a-seed1"
     leave_run(run.RUNS / "a-seed1")
-    assert run.lacks("b-seed1", lines, []) == "runs/a-seed1/checkpoint-50.pt"
+    assert run.lacks("b-seed1", lines, []) is None
 
 
 def test_a_folder_of_the_same_flags_is_taken(studies):
@@ -323,7 +327,7 @@ shutil.copytree("done", folder, dirs_exist_ok=True)
 TOOL = """
 import sys
 with open(sys.argv[1] + "/words.json", "x") as file:  # x: it is run once
-    file.write('{"cons": 7, "words": []}')
+    file.write('{"told": 7, "words": []}')
 """
 RUNS = {
     "a-seed1": [["method.py"], ["more.py", "runs/a-seed1"]],
@@ -356,7 +360,7 @@ def test_what_ended_well_is_recorded(programs):
     assert record_all("ab") is True
     found = {name: records.numbers(record) for name, record in on_record().items()}
     assert {name: numbers["lp1"] for name, numbers in found.items()} == {"a": 50, "b": 50}
-    assert (found["a"]["cons"], "cons" in found["b"]) == (7, False)  # the tool's
+    assert (found["a"]["told"], "told" in found["b"]) == (7, False)  # the tool's
 
 
 def test_it_says_what_it_starts(programs, capsys):
@@ -455,41 +459,6 @@ def test_it_says_how_far_it_is(endless, monkeypatch, capsys):
     assert "0/2 runs have ended; running: a-seed1\n" in capsys.readouterr().err
 
 
-# ------------------------------------------------------------------------------------- checkpoints
-def test_checkpoints_are_copied_where_another_run_reads_them(write):
-    write("a 1 python ncl.py\nb 1 python ncl.py --eval-only runs/a-seed{seed}/checkpoint-5.pt\n")
-    assert run.checkpoints_read("q") == {"a": {5}}
-
-
-def test_checkpoints_on_the_way_are_copied(studies):
-    leave_run(run.RUNS / "a")
-    seen = {}
-    for epochs in 5, 5, 7, 10:
-        torch.save(dict(epochs=epochs), run.RUNS / "a" / "checkpoint.pt")
-        run.copy_checkpoint("a", {5, 10}, seen)
-    copies = {path.name for path in (run.RUNS / "a").glob("checkpoint*")}
-    assert copies == {"checkpoint.pt", "checkpoint-5.pt", "checkpoint-10.pt"}
-    assert common.load_checkpoint(run.RUNS / "a" / "checkpoint-5.pt") == dict(epochs=5)
-
-
-def test_a_checkpoint_is_read_once(studies, monkeypatch):
-    leave_run(run.RUNS / "a")
-    torch.save(dict(epochs=5), run.RUNS / "a" / "checkpoint.pt")
-    seen = {}
-    run.copy_checkpoint("a", {5}, seen)
-    monkeypatch.setattr(common, "load_checkpoint", None)
-    run.copy_checkpoint("a", {5}, seen)
-
-
-@pytest.mark.parametrize("reads, copies", [("a", 1), ("b", 0)], ids=["read", "not read"])
-def test_other_checkpoints_are_not_copied(programs, write, reads, copies):
-    write(f"c 1 python ncl.py --eval-only runs/{reads}-seed{{seed}}/checkpoint-5.pt\n")
-    torch.save(dict(epochs=5), programs / "done" / "checkpoint.pt")
-    (programs / "method.py").write_text(f"{METHOD}\nimport time\ntime.sleep(0.5)\n")
-    record_all("a")
-    assert len(list((run.RUNS / "a-seed1").glob("checkpoint-*"))) == copies
-
-
 # ----------------------------------------------------------------- programs with seeds of their own
 OWN = """
 import pathlib, sys
@@ -582,10 +551,10 @@ def test_an_unknown_question_is_refused(asked, capsys):
     assert "'nothing'" in capsys.readouterr().err
 
 
-def test_minutes_ask_for_a_checkpoint_an_epoch(asked):
+def test_flags_and_minutes_are_handed_on(asked):
     exit_code("run.py q --minutes 2 --flags=--compile")
     _, runs, *_, end = asked[0]
-    assert " ".join(runs["a-seed1"][0]) == "ncl.py --compile --checkpoint-every 1 --seed 1"
+    assert " ".join(runs["a-seed1"][0]) == "ncl.py --compile --seed 1"
     assert 100 < end - time.monotonic() < 121
 
 

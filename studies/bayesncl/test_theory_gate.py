@@ -1,5 +1,6 @@
 """Tests of theory_gate.py: naive losses, planted features, and what it finds in small runs."""
 
+import argparse
 import itertools
 import json
 import shutil
@@ -14,6 +15,7 @@ import pytest
 import theory_gate
 import torch
 import torch.nn.functional as F
+from runs import load_run
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +195,7 @@ def test_gradients_of_a_run_are_plausible(of_runs, method):
 
 
 def test_gradients_are_of_a_training_step(runs, monkeypatch):
-    run, model = theory_gate.common.load_run(runs / "ncl")
+    run, model = load_run(runs / "ncl")
     lengths = []
 
     def pull_and_push(z1, z2, temperature):
@@ -219,7 +221,7 @@ def test_mean_and_deviation_are_over_batches(runs, monkeypatch):
 
     monkeypatch.setattr(theory_gate, "pull_and_push", known)
     monkeypatch.setattr(theory_gate, "gain", all_open)
-    run, model = theory_gate.common.load_run(runs / "ncl")
+    run, model = load_run(runs / "ncl")
     found = theory_gate.conflict(run, model, None, batches=3)
     numbers = [found[name][0].item() for name in ("pull", "push", "mean", "std")]
     assert numbers == pytest.approx([3, 1, 4, 7**0.5])
@@ -230,10 +232,11 @@ def test_gates_are_drawn(gates):
 
 
 def test_batches_go_on_with_the_next_epochs():
-    images = torch.arange(10).view(10, 1, 1, 1)
-    data = theory_gate.common.Data("numbers", images, images)
-    found = itertools.islice(theory_gate.endless(data, 4), 4)
-    expected = [*data.batches(4, 0, 0, "cpu"), *data.batches(4, 0, 1, "cpu")]
+    settings = dict(dataset="shapes", data_root="data", limit=10, batch_size=4)
+    args = argparse.Namespace(**settings, seed=0, device="cpu")
+    data = theory_gate.common.Data(args)
+    found = itertools.islice(theory_gate.endless(data, args), 4)
+    expected = [*data.batches(args, 0), *data.batches(args, 1)]
     for batch, (images, _) in zip(found, expected, strict=True):
         assert torch.equal(batch, images)
 

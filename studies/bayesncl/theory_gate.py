@@ -40,9 +40,12 @@ except ImportError:
     plt = None
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import bayesncl  # noqa: E402
 import common  # noqa: E402
+import interpret  # noqa: E402
+
+from runs import data_of, load_run, progress, write_json  # noqa: E402
 
 # ----------------------------------------------------------------------------------------- settings
 FREQUENCIES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99)  # π of the toy's features
@@ -163,7 +166,7 @@ def toy(seeds=3, steps=300) -> dict:
     gamma = products / sum(q * q for q in LAW)
 
     kept = {}
-    for rho, lambd in common.progress(SETTINGS, "training the toy's gates"):
+    for rho, lambd in progress(SETTINGS, "training the toy's gates"):
         shares = [train_gate(rho, lambd, seed, steps) for seed in range(seeds)]
         kept[f"ρ {rho}, λ {lambd:g}"] = by_frequency(shares)
     return {
@@ -194,10 +197,10 @@ def pull_and_push(z1: Tensor, z2: Tensor, temperature: float) -> Tensor:
     return torch.stack(means)
 
 
-def endless(data: common.Data, batch_size: int):
-    """Yield batches of images (batch_size, 3, H, W), pass after pass."""
+def endless(data: common.Data, args: argparse.Namespace):
+    """Yield batches of images (args.batch_size, 3, H, W), pass after pass."""
     for epoch in itertools.count():
-        for images, _ in data.batches(batch_size, 0, epoch, "cpu"):
+        for images, _ in data.batches(args, epoch):
             yield images
 
 
@@ -213,16 +216,17 @@ def conflict(
     pull, push   means over batches
     mean, std    over batches, of pull + push
     """
-    data = common.load_data(run.dataset, data_root or run.data_root, limit=run.limit)
+    data = data_of(run, data_root)
     views = dict(
         min_scale=run.min_scale, jitter=run.jitter, gray=run.gray, blur=run.blur, crop=run.crop
     )
     model.train()  # BatchNorm as in training; no weight changes
     torch.manual_seed(0)
-    stream = endless(data, min(run.batch_size, len(data.images)))
+    of_batches = dict(batch_size=min(run.batch_size, len(data.images)), seed=0, device="cpu")
+    stream = endless(data, argparse.Namespace(**of_batches))
     before, behind = [], []  # shares of each view
     gradients, pairs = [], []  # of each batch
-    for _ in common.progress(range(batches), "batches of a run"):
+    for _ in progress(range(batches), "batches of a run"):
         pair = []
         for view in common.two_views(next(stream), run.image_size, **views):
             with torch.no_grad():
@@ -239,7 +243,7 @@ def conflict(
         gradients.append(pull_and_push(normalize(z1), normalize(z2), run.temperature))
 
     gains = []
-    for z1, z2 in common.progress(pairs[:10], "gains of a run"):
+    for z1, z2 in progress(pairs[:10], "gains of a run"):
         gains.append(gain(z1, z2, run.temperature))
     pi = torch.stack(before).mean(0)
     gated = torch.stack(behind).mean(0)
@@ -341,7 +345,7 @@ def table(toy: dict) -> str:
     rows = [list(columns)]
     for values in zip(*columns.values()):
         rows.append([f"{value:.2g}" for value in values])
-    return common.markdown(rows)
+    return interpret.markdown(rows)
 
 
 def main(argv=None):
@@ -355,11 +359,11 @@ def main(argv=None):
     default = time.strftime("runs/theory_gate-%Y%m%d-%H%M%S")
     flags.add_argument("runs", nargs="*", type=Path, help=of_which)
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
-    flags.add_argument("--out", default=default, help="a new folder")
+    flags.add_argument("--out", type=Path, default=Path(default), help="a new folder")
     args = flags.parse_args(argv)
     loaded = {}
     for path in args.runs:
-        run, model = common.load_run(path)
+        run, model = load_run(path)
         loss = getattr(run, "loss", "ntxent")  # bayesncl.py has no other
         similarity = getattr(run, "similarity", "cosine")  # ncl.py has no other
         known = run.method in ("ncl", "bayesncl")
@@ -367,13 +371,14 @@ def main(argv=None):
             wanted = "give runs of ncl.py and bayesncl.py with NT-Xent and cosines"
             raise common.BadInput(f"{path}: {run.method}.py; {wanted}")
         loaded[str(path)] = run, model
-    folder = common.new_folder(args.out, {"method": "theory_gate"}, torch.device("cpu"))
+    folder = args.out
+    common.new_folder(folder, {"method": "theory_gate"}, "cpu")
 
     runs = {}
     for name, (run, model) in loaded.items():
         runs[name] = conflict(run, model, args.data_root)
     found = {"toy": toy(), "runs": {name: summary(c) for name, c in runs.items()}}
-    common.write_json(folder / "results.json", found)
+    write_json(folder / "results.json", found)
     print(table(found["toy"]))
     for name, numbers in found["runs"].items():
         told = ", ".join(f"{key} {value:.3g}" for key, value in numbers.items())
@@ -385,4 +390,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    common.launch(main)
+    common.launch(main, interpret.BadInput)

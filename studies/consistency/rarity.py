@@ -23,11 +23,13 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "studies")]
 import bayesncl  # noqa: E402
 import common  # noqa: E402
+import interpret  # noqa: E402
 
 import records  # noqa: E402
+from runs import data_of, load_run, progress  # noqa: E402
 
 RARE = 1e-3  # a dimension that is active on a smaller share of the images is rare
 TITLES = {"ncl": "NCL", "ncl-topk": "NCL + TopK", "bayesncl": "BayesNCL"}
@@ -113,7 +115,7 @@ def table(rows: dict[str, list[tuple]], images: int) -> str:
         for key in found[0]:
             line.append(cell([numbers[key] for numbers in found]))
         lines.append(line)
-    return common.markdown(lines)
+    return interpret.markdown(lines)
 
 
 # ----------------------------------------------------------------------------------------- the gate
@@ -122,14 +124,14 @@ def shares(folder: Path, data_root: str | None) -> tuple[Tensor, Tensor]:
 
     folder: a run of bayesncl.py; BadInput where it is of another method or of ipw.
     """
-    run, model = common.load_run(folder)
+    run, model = load_run(folder)
     if run.method != "bayesncl" or run.similarity != "cosine":
         wanted = "give runs of bayesncl.py with --similarity cosine"
         raise common.BadInput(f"{folder}: {run.method}.py; {wanted}")
-    data = common.load_data(run.dataset, data_root or run.data_root)
+    data = data_of(run, data_root)
     model.eval()
     before, behind = [], []
-    for images in common.progress(data.x_test.split(500), "test images, by 500"):
+    for images in progress(data.test["x"].split(500), "test images, by 500"):
         with torch.no_grad():
             h, out, *_ = model(common.eval_view(images, run.image_size))
             plus = bayesncl.ACTIVATIONS[run.activation](model.head(h).float())
@@ -177,7 +179,7 @@ def table_of_gates(folders: list[Path], data_root: str | None) -> str:
         if not lines:
             lines.append(["run", *numbers])
         lines.append([folder.name, *[f"{value:.3g}" for value in numbers.values()]])
-    return common.markdown(lines)
+    return interpret.markdown(lines)
 
 
 # -------------------------------------------------------------------------------------- the picture
@@ -271,4 +273,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    common.launch(main)
+    common.launch(main, interpret.BadInput)

@@ -37,12 +37,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "studies")]
 import common  # noqa: E402
 import interpret  # noqa: E402
 import look  # noqa: E402
 
 import records  # noqa: E402
+from runs import progress, write_json  # noqa: E402
 
 METHODS = {
     "sae": "SimCLR + SAE",
@@ -171,7 +172,7 @@ def next_seed(seed: int, seeds) -> int:
 
 def keep(folder: Path, numbers: dict[str, float]) -> None:
     """Write stability.json into a run's folder and, where it is on record, into its record."""
-    common.write_json(folder / "stability.json", numbers)
+    write_json(folder / "stability.json", numbers)
     records.add(folder, "stability", numbers)
 
 
@@ -183,7 +184,7 @@ def measure(folders: list[Path]) -> None:
     of_simclr = judges(rows)
     columns = ["stability", "stability_chance", "mono_simclr"]
     table = [["runs", "seeds", "stability", "by chance", "MonoScore"]]
-    for name, runs in common.progress(rows.items(), "stability"):
+    for name, runs in progress(rows.items(), "stability"):
         read = [look.read_run(folder) for folder in runs]
         found = stability([arrays["z"] for _, arrays in read])
         for folder, (config, arrays), numbers in zip(runs, read, found):
@@ -200,7 +201,7 @@ def measure(folders: list[Path]) -> None:
             mean = np.array(values, np.float64).mean()  # nan where a value is None
             row.append(f"{mean:.3f}")
         table.append(row)
-    print(common.markdown(table))
+    print(interpret.markdown(table))
 
 
 # ------------------------------------------------------------------------------------ draw records
@@ -321,4 +322,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    common.launch(main)
+    common.launch(main, interpret.BadInput)

@@ -33,9 +33,13 @@ try:
 except ImportError:
     plt = None
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
+import interpret  # noqa: E402
 from sparse_coding import srelu  # noqa: E402
+
+from runs import progress, write_json  # noqa: E402
 
 # ----------------------------------------------------------------------------------------- settings
 FEATURES = 5  # d of Theorems 1 and 2
@@ -155,7 +159,7 @@ def losses_over_tau(log_partition, d=FEATURES, keep=KEEP) -> tuple[list[float], 
     """The contrastive loss of a permutation and the lowest found, each over TAUS."""
     identity = torch.eye(d, dtype=torch.float64)
     permutation, lowest = [], []
-    for tau in common.progress(TAUS, "Theorem 1(b)"):
+    for tau in progress(TAUS, "Theorem 1(b)"):
         permutation.append(loss_9(identity, keep, tau, log_partition).item())
         lowest.append(lowest_loss_9(d, keep, tau, log_partition))
     return permutation, lowest
@@ -320,7 +324,7 @@ def table(rows: list[dict]) -> str:
         if found["paper"] is not None:
             theorem = f"{found['paper']:.4g}"
         lines.append([found["setting"], measured, theorem, found["verdict"]])
-    return common.markdown(lines)
+    return interpret.markdown(lines)
 
 
 def new_folder(program: str, doc: str, argv) -> Path:
@@ -334,8 +338,9 @@ def new_folder(program: str, doc: str, argv) -> Path:
     default = f"(default: runs/{program}-<time>)"
     flags.add_argument("--out", metavar="FOLDER", help=f"a new folder {default}")
     args = flags.parse_args(argv)
-    out = args.out or time.strftime(f"runs/{program}-%Y%m%d-%H%M%S")
-    return common.new_folder(out, {"method": program}, torch.device("cpu"))
+    folder = Path(args.out or time.strftime(f"runs/{program}-%Y%m%d-%H%M%S"))
+    common.new_folder(folder, {"method": program}, "cpu")
+    return folder
 
 
 def main(argv=None):
@@ -348,7 +353,7 @@ def main(argv=None):
     losses = {name: losses_over_tau(reading) for name, reading in READINGS.items()}
     rows += theorem_1b(losses)
     rows += theorem_2(random)
-    growths = [growth(*region) for region in common.progress(REGIONS, "Theorem 3")]
+    growths = [growth(*region) for region in progress(REGIONS, "Theorem 3")]
     rows += theorem_3(growths)
 
     files = "results.json"
@@ -359,10 +364,10 @@ def main(argv=None):
         figure.savefig(folder / "theory.png", dpi=110)
         plt.close(figure)
         files += ", theory.png"
-    common.write_json(folder / "results.json", rows)
+    write_json(folder / "results.json", rows)
     print(table(rows))
     print(f"{folder}: {files}")
 
 
 if __name__ == "__main__":
-    common.launch(main)
+    common.launch(main, interpret.BadInput)

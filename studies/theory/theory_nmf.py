@@ -45,8 +45,11 @@ try:
 except ImportError:
     plt = None
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
+
+from runs import progress, write_json  # noqa: E402
 
 # ----------------------------------------------------------------------------------------- settings
 OVERLAPS = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
@@ -119,7 +122,7 @@ def factorise(A: Tensor, K: int, non_negative: bool, seeds: int, steps: int, lr=
     F.requires_grad_()
     A = A[..., None, None, :, :]  # (…, 1, 1, n, n), for seeds and starts
     optimizer = torch.optim.Adam([F], lr=lr)
-    for step in common.progress(range(steps), "factorisation"):
+    for step in progress(range(steps), "factorisation"):
         optimizer.param_groups[0]["lr"] = lr * (1 - step / steps)
         optimizer.zero_grad()
         residual(A, F).sum().backward()
@@ -272,7 +275,7 @@ def main(argv=None):
         figure.savefig(folder / "theory.png", dpi=110)
         plt.close(figure)
         files += ", theory.png"
-    common.write_json(folder / "results.json", rows)
+    write_json(folder / "results.json", rows)
     print(table(rows))
     print(f"{folder}: {files}")
 
