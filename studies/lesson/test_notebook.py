@@ -3,7 +3,6 @@
 import json
 import re
 
-import common
 import interpret
 from conftest import ROOT
 
@@ -12,6 +11,7 @@ import notebook
 import numpy as np
 import pytest
 import torch
+from selection import precision_at
 
 PAGE = """\
 # A lesson
@@ -172,8 +172,8 @@ def mean_cons(z, y):
 @pytest.mark.parametrize("kind", ["one_hot", "dense"])
 def test_a_rotation_leaves_the_neighbours(kind, rotation, request):
     z, y = request.getfixturevalue(kind)
-    after = common.precision_at(z @ rotation, y)
-    assert after == pytest.approx(common.precision_at(z, y))
+    before, after, y = map(torch.from_numpy, (z, z @ rotation, y))
+    assert precision_at(after, y) == pytest.approx(precision_at(before, y))
 
 
 def test_each_axis_has_one_class_before_a_rotation(one_hot):
