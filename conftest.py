@@ -21,6 +21,7 @@ STUDIES = [str(file.parent) for file in sorted(ROOT.glob("studies/*/*.py"))]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "studies"), *dict.fromkeys(STUDIES)]
 
 import common  # noqa: E402
+import interpret  # noqa: E402
 import shapes  # noqa: E402
 
 METHODS = ["simclr", "ncl", "bayesncl", "sparsehead", "simsiam", "nce", "mmncl", "lpjepa"]
@@ -35,7 +36,7 @@ def run_program(command, *more):
     """Run a command line in this process, because importing torch anew takes seconds."""
     name, *argv = [*shlex.split(command), *map(str, more)]
     program = importlib.import_module(Path(name).stem)
-    common.launch(lambda: program.main(argv))
+    common.launch(lambda: program.main(argv), interpret.BadInput)
 
 
 def refusal(command, *more):
@@ -43,7 +44,7 @@ def refusal(command, *more):
     errors = io.StringIO()
     with pytest.raises(SystemExit) as stop, contextlib.redirect_stderr(errors):
         if callable(command):
-            common.launch(command)
+            common.launch(command, interpret.BadInput)
         else:
             run_program(command, *more)
     assert stop.value.code == 2
@@ -67,8 +68,8 @@ def records(folder):
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
     for line in found:
-        line.pop("images_per_s", None)
-        line.pop("seconds_train", None)
+        for name in ("images_per_s", "seconds", "seconds_train"):
+            line.pop(name, None)
     return found
 
 
@@ -139,7 +140,7 @@ def tiny(tmp_path_factory):
     np.savez(root / "unlabelled.npz", x_train=arrays["x_train"], x_test=arrays["x_test"])
     return (
         f"--dataset tiny --preset shapes --data-root {root} --image-size 16 --epochs 3"
-        " --batch-size 60 --checkpoint-every 1 --device cpu"
+        " --batch-size 60 --device cpu"
     )
 
 

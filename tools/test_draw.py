@@ -1,5 +1,6 @@
 """Tests of draw.py: what its pictures show of records and runs of a moment."""
 
+import json
 from pathlib import Path
 
 import sparsehead
@@ -87,6 +88,19 @@ def test_selection_is_the_mean_over_seeds(drawn, tmp_path):
     left, right = drawn["selection.png"].axes
     assert lines_of(left)["ncl, top"] == ([8, 16, 33], [10, 18, 52])
     assert lines_of(right)["ncl, random"] == ([8, 16, 33], [18, 34, 62])
+
+
+@pytest.mark.parametrize(
+    "changed, selected", [({}, True), ({"p_at_10": None}, False), (None, False)]
+)
+def test_selection_is_drawn_of_what_was_selected(drawn, tmp_path, changed, selected):
+    numbers = final_record(0.0)
+    config = dict(method="ncl", dataset="x", lines=[dict(lp1_embedding=numbers["lp1_embedding"])])
+    if changed is not None:
+        (tmp_path / "selection.json").write_text(json.dumps(numbers | changed))
+    arrays = dict(h=torch.rand(20, 4), z=torch.rand(20, 32))
+    draw.pictures([(tmp_path, config, arrays)], [tmp_path])
+    assert ("selection.png" in drawn) == selected
 
 
 def test_only_runs_of_one_recipe_are_seeds():
