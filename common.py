@@ -157,7 +157,7 @@ class Parser(argparse.ArgumentParser):
         need(method == self.method, f"{run} is a run of {method}.py")
         launcher = f"torchrun --nproc_per_node={processes}"
         need(processes == WORLD, f"{run} is a run of {processes} processes: {launcher}")
-        missing = self.presets["default"].keys() - settings.keys()
+        missing = {*self.defaults, *self.presets["default"]} - settings.keys()
         need(not missing, f"{run} does not say {sorted(missing)}: an older version made it")
         return settings
 
@@ -240,7 +240,8 @@ class Data:
             images = self.images[index]
             if args.device.startswith("cuda") and not images.is_cuda:
                 images = images.pin_memory()  # it is copied while the GPU computes
-            yield images.to(args.device, non_blocking=True), index.to(args.device)
+            images = images.to(args.device, non_blocking=True)
+            yield images, index.to(args.device, non_blocking=True)
 
 
 def evenly(most: int, total: int) -> Tensor:
@@ -278,7 +279,7 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
             arrays = dict(np.load(archive))
             return {MEDMNIST.get(key, key): array for key, array in arrays.items()}
         if files:
-            return {file.stem: np.load(file, mmap_mode="c") for file in files}
+            return {file.stem: np.lib.format.open_memmap(file, "c") for file in files}
     except Exception as error:  # what a damaged file may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{name} cannot be read as plain numpy arrays ({reason})") from error
@@ -875,8 +876,11 @@ class Run:
 def replacing(path: Path):
     """A binary file that takes the place of `path` once the block has ended well."""
     unfinished = path.with_name(path.name + ".tmp")
-    with open(unfinished, "wb") as file:
-        yield file
+    try:
+        with open(unfinished, "wb") as file:
+            yield file
+    except RuntimeError as error:  # torch.save hides Ctrl-C behind it, or that the disk is full
+        raise (error.__context__ or error) from None
     os.replace(unfinished, path)
 
 

@@ -25,8 +25,8 @@ Pretended
                once too: it launches one kernel or a few. Views and allocations launch nothing
 
 Not pretended: speed, memory, streams; numerics and autocast's choice of operators, which are the
-CPU's; reads by torch.save; threads but the first; sparse tensors; torch.compile; several GPUs. The
-code of an autograd.Function's backward is told that its tensors are on the CPU.
+CPU's; reads by torch.save; other threads; sparse tensors; torch.compile; several GPUs. The code of
+an autograd.Function's backward is told that its tensors are on the CPU.
 
 A step is what happens from one backward pass to the next, if all of it happens in a loop that calls
 `step` or `optimizer.step`. The rest (the start, the end of an epoch, the evaluation) is counted
@@ -380,6 +380,7 @@ class Calls(TorchFunctionMode):
             Tensor.to: self.to,
             Tensor.cpu: self.cpu,
             Tensor.cuda: self.cuda,
+            Tensor.pin_memory: self.pin_memory,
             Tensor.numpy: self.numpy,
             Tensor.__array__: self.array,
         }
@@ -454,6 +455,13 @@ class Calls(TorchFunctionMode):
     def cuda(self, x, device=CUDA, non_blocking=False):
         return self.to(x, device, non_blocking=non_blocking)
 
+    def pin_memory(self, x, device=None):
+        if on_gpu(x):
+            raise RuntimeError(f"cannot pin '{x.type()}' only dense CPU tensors can be pinned")
+        x = x.clone()
+        mark(x, "pinned")
+        return x
+
     def numpy(self, x, *, force=False):
         if force:
             x = self.cpu(x)
@@ -494,15 +502,6 @@ class Generator(torch.Generator):
         return CUDA if self.on else CPU
 
 
-def pin_memory(x, device=None):
-    """Tensor.pin_memory."""
-    if on_gpu(x):
-        raise RuntimeError(f"cannot pin '{x.type()}' only dense CPU tensors can be pinned")
-    x = x.clone()
-    mark(x, "pinned")
-    return x
-
-
 TOLD = {  # what functions of torch.cuda return
     "is_available": True,
     "device_count": 1,
@@ -539,8 +538,7 @@ def pretended_gpu(free=2**36):
         replace(torch.accelerator, "current_accelerator", mock.Mock(return_value=None))
         replace(torch, "autocast", autocast)
         replace(torch, "Generator", Generator)
-        # This is called in threads too, in which no mode is active.
-        replace(Tensor, "pin_memory", pin_memory)
+        replace(common, "DEVICE", "cuda")  # a program's default
 
         operators = stack.enter_context(Operators(record))
         stack.enter_context(Calls(record, operators))
@@ -565,9 +563,9 @@ def report(record: Record) -> str:
     return "\n".join(lines)
 
 
-def takes_out(program) -> bool:
-    """Whether a program has the flag --out."""
-    return hasattr(program, "parser") and "--out" in program.parser().format_help()
+def makes_runs(program) -> bool:
+    """Whether a program makes runs, and can go on with them."""
+    return hasattr(program, "parser") and "--resume" in program.parser().format_help()
 
 
 def main(argv=None):
@@ -591,7 +589,7 @@ def main(argv=None):
     free = 0 if args.no_room else 2**36
     with tempfile.TemporaryDirectory() as folder, pretended_gpu(free) as record:
         named = any(flag.startswith(("--out", "--resume")) for flag in command)
-        if takes_out(program) and not named:
+        if makes_runs(program) and not named:
             command = [*command, "--out", f"{folder}/run"]
         program.main(command)
     print(report(record))

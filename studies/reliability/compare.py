@@ -10,7 +10,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import common  # noqa: E402
 
-TIMES = {"images_per_s", "seconds_train", "seconds"}  # of a record, of a checkpoint
+TIMES = {"images_per_s", "seconds_train", "seconds"}  # of a record
 
 
 def parts(value, name="") -> dict:
@@ -33,7 +33,7 @@ def read(path: Path):
     if path.suffix == ".pt":
         return common.load_checkpoint(path)
     if path.suffix == ".npz":
-        return common.load_numpy(path)
+        return dict(np.load(path))
     lines = path.read_text().splitlines()
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in lines]

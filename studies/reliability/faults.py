@@ -17,21 +17,26 @@ import tempfile
 import time
 from pathlib import Path
 
-import common
-
 import forked
 import numpy as np
 from compare import differences
 from forked import COMMANDS, SMALL, note_always
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+import common  # noqa: E402
+import interpret  # noqa: E402
+
+from runs import progress  # noqa: E402
+
 WRITES = {"open", "os.mkdir", "os.rename", "os.remove", "shutil.rmtree"}
 SWEPT = ["simclr.py", "sae.py", "sparse_coding.py"]
 IMAGES = [program for program in COMMANDS if program != "sparse_coding.py"]
 STAGES = {  # of a training: the line of its output that begins it
-    "epoch 1": "training images of",
+    "epoch 1": "epochs done",
     "epoch 2": "epoch 1/",
     "evaluation": "evaluating",
-    "a second experiment": "fig2: ",
+    "a second experiment": "fig4: ",
 }
 SIZES = ["4k", "8k", "12k", "200k", "1m", "2m", "3m", "4m"]
 
@@ -319,7 +324,7 @@ def main(argv=None):
         forked.write_data(root)
         train_whole(list(COMMANDS), root)
         found = {}
-        for program in common.progress(SWEPT, "kills at each write"):
+        for program in progress(SWEPT, "kills at each write"):
             found[f"a kill at each write, {program}"] = kills_at_writes(program, root)
         found["Ctrl-C while importing"] = ctrl_c_in_imports(root)
         found["Ctrl-C while loading"] = ctrl_c_in_loading(root)
@@ -328,7 +333,7 @@ def main(argv=None):
             if stage == "a second experiment":
                 programs = ["sparse_coding.py"]
             n, failures = 0, []
-            for program in common.progress(programs, f"Ctrl-C in {stage}"):
+            for program in progress(programs, f"Ctrl-C in {stage}"):
                 more, wrong = ctrl_c(program, stage, root, draw)
                 n += more
                 failures += wrong
@@ -342,7 +347,7 @@ def main(argv=None):
         except OSError as error:
             print(f"no disks, they could not be mounted: {error}")
         sentences = []
-        for method in common.progress(["simclr", "ncl", "bayesncl"], "two processes"):
+        for method in progress(["simclr", "ncl", "bayesncl"], "two processes"):
             sentences.append(two_processes(method, root))
 
     rows = [["fault", "n", "as it should be"]]
@@ -351,7 +356,7 @@ def main(argv=None):
         rows.append([fault, str(n), str(n - len(failures))])
         for failure in failures:
             told.append(f"{fault}: {failure}")
-    forked.tell(args.write, "Faults", "\n".join([common.markdown(rows), *sentences, *told]))
+    forked.tell(args.write, "Faults", "\n".join([interpret.markdown(rows), *sentences, *told]))
 
 
 if __name__ == "__main__":

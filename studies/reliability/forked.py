@@ -9,6 +9,7 @@ import dataclasses
 import multiprocessing
 import os
 import runpy
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -18,16 +19,16 @@ import torch
 import torch._dynamo  # an optimizer imports it at its first use
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import shapes  # noqa: E402
 
 METHODS = ["simclr", "ncl", "bayesncl", "sparsehead", "simsiam", "nce", "mmncl", "lpjepa"]
 NETWORK = "--preset shapes --arch resnet8 --image-size 16 --batch-size 32"
-SMALL = f"--dataset small --data-root . {NETWORK} --checkpoint-every 1 --device cpu"
+SMALL = f"--dataset small --data-root . {NETWORK} --device cpu"
 EPOCHS = 6
 COMMANDS = {f"{name}.py": f"{name}.py {SMALL} --epochs {EPOCHS}" for name in METHODS}
-COMMANDS["sae.py"] = f"sae.py of --batch-size 32 --epochs {EPOCHS} --checkpoint-every 1"
+COMMANDS["sae.py"] = f"sae.py of --batch-size 32 --epochs {EPOCHS} --device cpu"
 COMMANDS["sparse_coding.py"] = "sparse_coding.py --experiment fig2 fig4 --epochs 25 --device cpu"
 FORK = multiprocessing.get_context("fork")
 
@@ -123,10 +124,12 @@ def parser(name: str, doc: str) -> argparse.ArgumentParser:
 
 def tell(file: Path | None, title: str, text: str) -> None:
     """Print a result under the command, the commit, the machine and the date; write it to file."""
-    where = f"{common.hardware(torch.device('cpu'))}, torch {torch.__version__}"
+    where = f"{common.hardware('cpu')}, torch {torch.__version__}"
+    git = ["git", "-C", str(ROOT), *"describe --always --exclude=* --abbrev=10 --dirty=+".split()]
+    commit = subprocess.run(git, capture_output=True, text=True).stdout.strip()
     date = time.strftime("%Y-%m-%d")
     command = " ".join(["python", *sys.argv])
-    result = f"# {title}, {date}, commit {common.commit()}, {where}\n$ {command}\n{text}\n"
+    result = f"# {title}, {date}, commit {commit}, {where}\n$ {command}\n{text}\n"
     print(result, end="")
     if file:
         file.write_text(result)

@@ -9,16 +9,22 @@ metrics.jsonl; times are left out.
 """
 
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
-
-import common
 
 import forked
 import numpy as np
 from compare import differences
 from forked import COMMANDS, EPOCHS
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+import common  # noqa: E402
+import interpret  # noqa: E402
+
+from runs import progress  # noqa: E402
 
 A_RUN = 5  # kills of one run
 MOMENTS = ["before a checkpoint", "in training", "after training"]
@@ -37,7 +43,7 @@ def moment(folder: Path) -> str:
         return MOMENTS[2]
     if not checkpoint.exists():
         return MOMENTS[0]
-    done = common.load_checkpoint(checkpoint)["epochs"]
+    done = len(common.load_checkpoint(checkpoint)["log"])
     if done < EPOCHS:
         return MOMENTS[1]
     return MOMENTS[2]
@@ -106,14 +112,14 @@ def main(argv=None):
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         forked.write_data(root)
-        for i, program in enumerate(common.progress(args.programs, "programs")):
+        for i, program in enumerate(progress(args.programs, "programs")):
             draw = np.random.default_rng([args.seed, i])
             row = of_program(program, root, args.kills, draw)
             print(f"{program}: {row['kills']} kills, {row['equal']} of {row['runs']} runs equal")
             if not lines:
                 lines.append(list(row))
             lines.append([str(cell) for cell in row.values()])
-    forked.tell(args.write, "Killed and resumed", common.markdown(lines))
+    forked.tell(args.write, "Killed and resumed", interpret.markdown(lines))
 
 
 if __name__ == "__main__":

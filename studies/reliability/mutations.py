@@ -11,11 +11,10 @@ import csv
 import json
 import resource
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-
-import common
 
 import forked
 import numpy as np
@@ -26,20 +25,26 @@ from forked import NETWORK, SMALL
 from PIL import Image
 from safetensors.torch import save_file
 
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+import common  # noqa: E402
+import interpret  # noqa: E402
+
+from runs import progress  # noqa: E402
+
 LAYERS = "--head-hidden 32 --head-out 16"
 TRAIN = f"simclr.py {SMALL} {LAYERS} --epochs 1 --out"
 MAPPED = f"simclr.py --dataset mapped --data-root . {NETWORK} {LAYERS} --epochs 1 --out new"
-RESUME = "simclr.py --resume run --epochs 2"
-EVALUATE = "simclr.py --eval-only run --out new"
+RESUME = "simclr.py --resume run"
+SELECT = "tools/selection.py run --device cpu"
 INTERPRET = "interpret.py {} --out new"
 
 INPUTS = {  # what it is: the damaged file, who reads it, and where its numbers are then
     "checkpoint, --resume": ("run/checkpoint.pt", RESUME, "run/metrics.jsonl"),
-    "checkpoint, --eval-only": ("run/checkpoint.pt", EVALUATE, "new/metrics.jsonl"),
+    "checkpoint, tools/": ("run/checkpoint.pt", SELECT, "run/selection.json"),
     "config, --resume": ("run/config.json", RESUME, "run/metrics.jsonl"),
-    "config, --eval-only": ("run/config.json", EVALUATE, "new/metrics.jsonl"),
+    "config, tools/": ("run/config.json", SELECT, "run/selection.json"),
     "config, look.py": ("run/config.json", "look.py run", "run/dimensions.csv"),
-    "metrics, --resume": ("run/metrics.jsonl", RESUME, "run/metrics.jsonl"),
     "metrics, look.py": ("run/metrics.jsonl", "look.py run", "run/dimensions.csv"),
     "words, look.py": ("run/words.json", "look.py run", "run/dimensions.csv"),
     "embeddings, look.py": ("run/embeddings.npz", "look.py run", "run/dimensions.csv"),
@@ -83,12 +88,15 @@ def keep_notes() -> None:
 def write_good(root: Path) -> None:
     """Every file of INPUTS, undamaged."""
     forked.write_data(root)
-    arrays = common.load_numpy(root / "small.npz")
+    arrays = dict(np.load(root / "small.npz"))
     (root / "mapped").mkdir()
     for key, array in arrays.items():
         np.save(root / "mapped" / f"{key}.npy", array)
 
     forked.must(f"{TRAIN} run", root)
+    config = root / "run" / "config.json"
+    settings = json.loads(config.read_text()) | dict(epochs=2)  # the second is there to go on with
+    config.write_text(json.dumps(settings))
     words = {"nameable": 50.0, "words": 16 * [[["red", 0.5], ["on", 0.1]]]}
     (root / "run" / "words.json").write_text(json.dumps(words))
     landscape = "sparse_coding.py --experiment fig4 --epochs 20 --device cpu --out noted"
@@ -136,7 +144,7 @@ def outcome(ending: forked.Ending, expected: dict, found: dict | None, certain: 
         return "hang"
     if "Traceback" in ending.err + ending.out:
         return "traceback"
-    if ending.code in (2, 3):  # 3: the loss is not finite
+    if ending.code == 2:
         return "refused" if ending.err.count("\n") == 1 else "more lines"
     if ending.code != 0 or found is None:
         return "died"
@@ -192,7 +200,7 @@ def main(argv=None):
         good = Path(name) / "good"
         root = Path(name) / "damaged"
         write_good(good)
-        for kind in common.progress(args.kinds, "kinds of input"):
+        for kind in progress(args.kinds, "kinds of input"):
             expected = undamaged(good, root, kind)
             counts = Counter()
             for i in range(args.each):
@@ -202,7 +210,7 @@ def main(argv=None):
                 if what not in ("refused", "equal"):
                     told.append(line)
             rows.append([kind, str(args.each), *[str(counts[what]) for what in rows[0][2:]]])
-    text = common.markdown(rows)
+    text = interpret.markdown(rows)
     forked.tell(args.write, "Damaged inputs", "\n".join([text, *told]))
 
 

@@ -28,12 +28,14 @@ from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms import v2
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import bayesncl  # noqa: E402
 import common  # noqa: E402
 import interpret  # noqa: E402
 import shapes  # noqa: E402
 import simclr  # noqa: E402
+
+from runs import progress  # noqa: E402
 
 
 def seconds(call) -> float:
@@ -108,20 +110,13 @@ def lightly_calls(images, pil, z, train, test):
         z1, z2 = z.chunk(2)
         criterion(z1, z2).backward()
 
-    def vote(k):
-        return [knn_predict(part, bank, train[1], 100, k) for part in query.split(500)]
-
-    def vote_200():
-        return vote(200)
-
-    def vote_5_and_200():
-        return vote(5), vote(200)
+    def neighbours():
+        return [knn_predict(part, bank, train[1], 100, 200) for part in query.split(500)]
 
     return {
         "views: lightly": views,
         "NT-Xent: lightly": loss,
-        "kNN: lightly, k = 5, then 200": vote_5_and_200,
-        "kNN: lightly, k = 200": vote_200,
+        "kNN: lightly, k = 200": neighbours,
     }
 
 
@@ -172,10 +167,10 @@ def parts(device, peers: bool) -> None:
     compiled = torch.compile(common.augment)
 
     def views():
-        return common.augment(images, 32)
+        return common.augment(images, 32, **simclr.VIEWS)
 
     def views_compiled():
-        return compiled(images, 32)
+        return compiled(images, 32, **simclr.VIEWS)
 
     def loss():
         z1, z2 = z.chunk(2)
@@ -185,7 +180,7 @@ def parts(device, peers: bool) -> None:
         return common.linear_probe(*train, *test)
 
     def neighbours():
-        return common.knn_accuracy(*train, *test)
+        return common.knn_accuracy(*train, *test, k=200)
 
     def interpretability():
         return interpret.interpret(embedding)
@@ -195,7 +190,7 @@ def parts(device, peers: bool) -> None:
         "views: ours, --compile": views_compiled,
         "NT-Xent: ours": loss,
         "probe: ours, until a step gains 1e-6": probe,
-        "kNN: ours, k = 5 and 200": neighbours,
+        "kNN: ours, k = 200": neighbours,
         "interpret.py, with its controls: ours": interpretability,
     }
     if peers:
@@ -205,7 +200,7 @@ def parts(device, peers: bool) -> None:
             except ImportError as error:
                 print(f"{error.name} is not installed")
     times = {}
-    for name in common.progress(list(calls), "parts of a run"):
+    for name in progress(list(calls), "parts of a run"):
         times[name] = seconds(calls[name])
     for name, taken in times.items():
         print(f"{name:50} {1000 * taken:8.1f} ms", flush=True)
@@ -260,7 +255,7 @@ def epochs(device, peers: bool) -> None:
     if common.has_bf16(device):
         flags["bf16"] = f"--device {device} --precision bf16"
         flags["bf16, --compile"] = f"{flags['bf16']} --compile"
-    if device.type == "cuda":
+    if device == "cuda":
         trainings = {"resnet18": (50_000, 3)}  # images, epochs: the first one compiles
     else:
         trainings = {"resnet8": (10_000, 2), "resnet20": (10_000, 2), "resnet18": (1024, 2)}
@@ -271,7 +266,7 @@ def epochs(device, peers: bool) -> None:
 
     for arch, size in trainings.items():
         best = dict.fromkeys(flags, (0.0, 0))  # images/s and MB
-        for name in common.progress(list(flags) * 2, f"trainings of {arch}"):
+        for name in progress(list(flags) * 2, f"trainings of {arch}"):
             program = "studies/speed/lightly_simclr.py" if name == peer else "simclr.py"
             found = epoch(program, arch, *size, flags[name])
             best[name] = max(best[name], found)
@@ -280,10 +275,10 @@ def epochs(device, peers: bool) -> None:
             share = f"1/{fastest / rate:.2f}"
             text = f"{arch}, batch 256, {name:15} {rate:8.1f} images/s, {memory} MB, {share}"
             print(text, flush=True)
-    if device.type != "cpu":
+    if device != "cpu":
         return
     found = {}
-    for images in common.progress([2_560, 10_000, 50_000], "trainings on growing data"):
+    for images in progress([2_560, 10_000, 50_000], "trainings on growing data"):
         found[images] = epoch("simclr.py", "resnet8", images, 1, "")
     for images, (rate, memory) in found.items():
         print(f"resnet8, {images} images: {rate:8.1f} images/s, {memory} MB", flush=True)
@@ -330,7 +325,7 @@ def embeddings() -> None:
     """Print the seconds and the peak memory of interpret.py, files read, with its controls."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for N, K, active, classes in common.progress(LATENTS, "files"):
+        for N, K, active, classes in progress(LATENTS, "files"):
             arrays, y = sparse_arrays(N, K, active, classes)
             np.savez(folder / f"{N}x{K}.npz", **arrays)
             np.save(folder / f"{N}x{K}-labels.npy", y)
@@ -338,7 +333,7 @@ def embeddings() -> None:
         np.savez(folder / f"{N}x{K}.npz", **dense_arrays(N, K))
 
         lines = []
-        for file in common.progress(sorted(folder.glob("*.npz")), "interpret.py"):
+        for file in progress(sorted(folder.glob("*.npz")), "interpret.py"):
             command = ["interpret.py", file, "--out", folder / "out"]
             labels = folder / f"{file.stem}-labels.npy"
             if labels.exists():
@@ -408,16 +403,13 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv=None):
     args = parser().parse_args(argv)
-    device = torch.device("cpu")
-    if torch.cuda.is_available() and not args.peers:
-        device = torch.device("cuda")
+    device = "cpu" if args.peers else common.DEVICE
     print(f"{common.hardware(device)}, torch {torch.__version__}")
     if args.cost:
         print_costs()
     elif args.embeddings:
         embeddings()
     else:
-        common.check_compiler(device.type)
         parts(device, args.peers)
         epochs(device, args.peers)
 

@@ -93,9 +93,8 @@ def main(argv=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.parse_args(argv)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    print(f"{common.hardware(device)}, torch {torch.__version__}")
-    landscape(device)
+    print(f"{common.hardware(common.DEVICE)}, torch {torch.__version__}")
+    landscape(common.DEVICE)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,10 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms.v2.functional import to_pil_image
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
+
+from runs import progress  # noqa: E402
 
 SIZE = 32  # pixels
 BATCH_SIZE = 256
@@ -58,12 +60,11 @@ class SimCLR(nn.Module):
 
 def evaluate(model, data, device):
     """kNN and linear probe on the backbone's features, in %."""
-    train, _ = common.features(model, data.x_train, SIZE, device)
-    test, _ = common.features(model, data.x_test, SIZE, device)
-    y_train, y_test = data.y_train.to(device), data.y_test.to(device)
-    of_5, of_200 = common.knn_accuracy(train, y_train, test, y_test)
-    scores = {"knn5": of_5, "knn200": of_200}
-    return scores | common.linear_probe(train, y_train, test, y_test)
+    train, _ = common.features(model, data.train["x"], SIZE, device)
+    test, _ = common.features(model, data.test["x"], SIZE, device)
+    both = train, data.train["y"].to(device), test, data.test["y"].to(device)
+    scores = {f"knn{k}": common.knn_accuracy(*both, k=k) for k in (5, 200)}
+    return scores | common.linear_probe(*both)
 
 
 def parser():
@@ -76,16 +77,15 @@ def parser():
     )
     archs = ["resnet8", "resnet20", "resnet18"]
     threads = torch.get_num_threads()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     add = flags.add_argument
     add("--dataset", default="shapes", help="as of simclr.py (default: shapes)")
     add("--data-root", default="data", help="folder of the data sets (default: data)")
-    add("--limit", type=common.whole_number(256), help="train on N images only")
+    add("--limit", type=common.number(int, 256), help="train on N images only")
     add("--arch", default="resnet8", choices=archs, help="backbone")
-    add("--epochs", type=common.whole_number(1), default=10, help="default: 10")
+    add("--epochs", type=common.number(int, 1), default=10, help="default: 10")
     add("--seed", type=int, default=1, help="of weights, views and the order of the images")
     add("--workers", type=int, default=threads, help="processes that make views")
-    add("--device", default=device, help="cuda or cpu")
+    add("--device", default=common.DEVICE, help="cuda or cpu")
     return flags
 
 
@@ -98,7 +98,7 @@ def main(argv=None):
     except ImportError as error:
         raise common.BadInput("lightly is not installed: pip install lightly") from error
     torch.manual_seed(args.seed)
-    data = common.load_data(args.dataset, args.data_root, limit=args.limit)
+    data = common.Data(argparse.Namespace(**vars(args) | dict(device="cpu")))  # views need it there
     model = SimCLR(args.arch, SimCLRProjectionHead).to(args.device)
 
     ours = dict(mean=[0.5, 0.5, 0.5], std=[0.25, 0.25, 0.25])
@@ -108,7 +108,7 @@ def main(argv=None):
     criterion = NTXentLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.06)
 
-    for _ in common.progress(range(args.epochs), "epochs"):
+    for _ in progress(range(args.epochs), "epochs"):
         start = time.perf_counter()
         for x0, x1 in loader:
             _, z0 = model(x0.to(args.device))
@@ -120,7 +120,7 @@ def main(argv=None):
         seconds = time.perf_counter() - start
 
     found = dict(loss=loss.item(), images_per_s=len(loader) * BATCH_SIZE / seconds)
-    if data.y_train is not None:
+    if "y" in data.train:
         found |= evaluate(model, data, args.device)
     print(json.dumps(found))
 
