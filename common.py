@@ -299,7 +299,9 @@ def download(kind, root: Path) -> dict[str, np.ndarray]:
     arrays = {}
     cifar = kind.__name__.startswith("CIFAR")
     for part, split in splits.items():
-        options = dict(train=part == "train") if cifar else dict(split=split)
+        options = dict(split=split)
+        if cifar:
+            options = dict(train=part == "train")
         try:
             found = kind(root, download=True, **options)
         except Exception as error:  # whatever the network, the mirror, the archive or scipy does
