@@ -77,6 +77,9 @@ def save(path: Path, value) -> None:
     """The reverse of load()."""
     if path.suffix == ".safetensors":
         tensors = {key: entry for key, entry in value.items() if isinstance(entry, Tensor)}
+        for key, entry in tensors.items():
+            if entry.is_complex():  # which the format lacks
+                tensors[key] = torch.view_as_real(entry)
         save_file(tensors, path)
     elif path.suffix == ".npy":
         np.save(path, *value.values())
