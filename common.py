@@ -68,7 +68,7 @@ def number(kind, least, most=math.inf):
 
     def parse(text):
         value = kind(text)
-        if not least <= value <= most:
+        if not least <= value <= most or value == math.inf:
             raise argparse.ArgumentTypeError(f"{text} is not between {least} and {most}")
         return value
 
@@ -276,6 +276,7 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     need(not two, f"{archive} and {root / name}/*.npy are two data sets: rename one")
     try:
         if archive.exists():
+            need(zipfile.is_zipfile(archive), "it is no archive of numpy.savez")
             arrays = dict(np.load(archive))
             return {MEDMNIST.get(key, key): array for key, array in arrays.items()}
         if files:
@@ -800,7 +801,8 @@ class Run:
 
     def take_back(self) -> None:
         """Leave nothing of a run that failed before its first epoch had ended."""
-        if RANK == 0 and not self.log and not self.args.resume:
+        begun = (self.folder / "checkpoint.pt").exists()
+        if RANK == 0 and not begun and not self.args.resume:
             (self.folder / "config.json").unlink(missing_ok=True)
             with contextlib.suppress(OSError):  # it holds other files
                 self.folder.rmdir()
@@ -834,7 +836,10 @@ class Run:
         seconds = time.perf_counter() - self.began
         finite = torch.stack([p.isfinite().all() for p in self.model.parameters()]).all()
         finite = finite and math.isfinite(record["loss"])
-        need(finite, f"epoch {epoch}: the loss or a weight is not finite; what was saved is kept")
+        need(
+            finite,
+            f"epoch {epoch}: the loss or a weight is not finite; the epochs before it are kept",
+        )
         if RANK > 0:
             return
         record["lr"] = self.optimizer.param_groups[0]["lr"]
@@ -881,8 +886,11 @@ def replacing(path: Path):
     try:
         with open(unfinished, "wb") as file:
             yield file
-    except RuntimeError as error:  # torch.save hides Ctrl-C behind it, or that the disk is full
-        raise (error.__context__ or error) from None
+    except BaseException as error:
+        unfinished.unlink(missing_ok=True)
+        if isinstance(error, RuntimeError):  # behind which torch.save hides Ctrl-C or a full disk
+            raise (error.__context__ or error) from None
+        raise
     os.replace(unfinished, path)
 
 
@@ -1163,7 +1171,12 @@ def launch(main, *errors) -> None:
                 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         if RANK > 0:
             sys.stdout = open(os.devnull, "w")
-        main()
+        try:
+            main()
+        except Exception:
+            if Run.latest:
+                Run.latest.take_back()
+            raise
         if WORLD > 1:
             dist.destroy_process_group()
     except KeyboardInterrupt:
@@ -1175,8 +1188,6 @@ def launch(main, *errors) -> None:
             print(f"{program}: stopped{go_on}", file=sys.stderr)
         sys.exit(130)
     except (BadInput, OSError, MemoryError, RuntimeError, *errors) as error:
-        if Run.latest:
-            Run.latest.take_back()
         text = " ".join(str(error).split())[:400]
         if isinstance(error, (MemoryError, RuntimeError)):
             if "allocate" not in text:  # what torch and numpy say when memory is short

@@ -281,7 +281,7 @@ def parser():
     )
     add("--units", type=count, help="K (default: 4·d)")
     add("--epochs", type=count, help="passes over the features (default: 200)")
-    add("--batch-size", type=count, help="images per step (default: 256)")
+    add("--batch-size", type=common.number(int, 2), help="images per step (default: 256)")
     add("--lr", type=common.number(float, 1e-12), help="peak rate of Adam (default: 3e-3)")
     add("--aux-weight", type=weight, help="α (paper: 1/32)")
     add("--mono-weight", type=weight, help="λ (default: 0; its authors': 0.09 to 0.9 with TopK)")
