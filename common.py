@@ -919,10 +919,8 @@ COLUMNS = {  # of the table at the end: key in the record → name, decimals
 }
 OF_ALL = "act", "live_dims"  # the others are of a label
 LEGEND = """\
-LP: linear probe of the backbone's features (z: of embeddings), %. 5-NN: nearest neighbours, %.
-Act.: share of active entries. live: dimensions active on any image. Cons.: of a dimension's images,
-the share of their commonest class, %; adj.: above as many random images. H_s: entropy of a
-dimension's activation over classes, nats. Where Act. is 1, these three are of all images."""
+LP: linear probe of the features (z: of the embedding), %. Act.: share of entries that are active.
+Cons.: share of the commonest class in a dimension's images, %; adj.: above chance. H_s: entropy."""
 
 
 def health(z: Tensor) -> dict[str, Tensor]:
