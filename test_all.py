@@ -7625,12 +7625,15 @@ def test_a_program_says_what_it_needs(name):
     assert needed["dependencies"] == (ROOT / "requirements.txt").read_text().split()
 
 
-@pytest.mark.parametrize("own, found", [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
-def test_waiting_threads_do_not_spin(own, found):
+OURS = "None" if "_bf16" in common.CPUINFO else "PASSIVE"  # what is set where a user sets nothing
+
+
+@pytest.mark.parametrize("own, found", [(None, OURS), ("ACTIVE", "ACTIVE")])
+def test_waiting_threads_do_not_spin_in_fp32(own, found):
     environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
     if own:
         environment["OMP_WAIT_POLICY"] = own
-    tell = "import sys, os, common; print(os.environ['OMP_WAIT_POLICY'])"
+    tell = "import sys, os, common; print(os.environ.get('OMP_WAIT_POLICY'))"
     command = [sys.executable, "-c", tell]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == found
