@@ -135,7 +135,7 @@ class Parser(argparse.ArgumentParser):
         typed = vars(self.parse_args(argv))
         if "resume" in typed:
             settings = self.settings_of(Path(typed["resume"]))
-            own = sorted(typed.keys() - self.OF_A_CALL | typed.keys() & {"out"})
+            own = sorted(typed.keys() - {"resume", "device", "data_root", "compile"})
             need(not own, f"--resume goes on by the run's own settings; leave out {', '.join(own)}")
         else:
             name = typed.get("preset", typed.get("dataset", "shapes"))
@@ -288,10 +288,8 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{name} cannot be read as plain numpy arrays ({reason})") from error
     downloads = dict(cifar10="CIFAR10", cifar100="CIFAR100", stl10="STL10", svhn="SVHN")
-    there = (
-        f"there is no {archive} and no {root / name}/*.npy (tools/decode.py makes them of images)"
-    )
-    need(name in downloads, f"no data set {name}: {there}, nor is it one of {', '.join(downloads)}")
+    there = f"no {archive}, no {root / name}/*.npy (of pictures: tools/decode.py)"
+    need(name in downloads, f"no data set {name}: {there}, and not one of {', '.join(downloads)}")
     return download(getattr(torchvision.datasets, downloads[name]), root)
 
 
@@ -831,16 +829,11 @@ class Run:
         epoch = len(self.log) + 1
         record = dict(epoch=epoch)
         for key in steps[0]:
-            record[key] = (
-                torch.stack([step[key] for step in steps]).mean().item()
-            )  # a GPU is waited for
-        seconds = time.perf_counter() - self.began
+            record[key] = torch.stack([step[key] for step in steps]).mean().item()
+        seconds = time.perf_counter() - self.began  # after .item(), which waits for a GPU
         finite = torch.stack([p.isfinite().all() for p in self.model.parameters()]).all()
         finite = finite and math.isfinite(record["loss"])
-        need(
-            finite,
-            f"epoch {epoch}: the loss or a weight is not finite; the epochs before it are kept",
-        )
+        need(finite, f"epoch {epoch}: the loss or a weight is not finite; those before it are kept")
         if RANK > 0:
             return
         record["lr"] = self.optimizer.param_groups[0]["lr"]
@@ -1127,7 +1120,7 @@ def print_table(metrics: dict, data: Data) -> None:
                 value = f"{round(value, digits) + 0:.{digits}f}"  # + 0: no −0.0
             cells.append(value or "–")
         print(f"{'class' if label == 'y' else label:10}", *(f"{cell:>7}" for cell in cells))
-        if len(data.classes.get(label, "no")) == 1:
+        if label in data.classes and len(data.classes[label]) == 1:
             print(f"{label} has one class: nothing can be told apart")
     print(LEGEND)
 
