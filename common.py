@@ -33,9 +33,9 @@ import zipfile
 from datetime import datetime
 from pathlib import Path
 
-# Where the processor has no bf16, threads that wait do not spin: two trainings at a time on two
-# cores are then 2 to 4 times as fast. With bf16 they would take 5 times as long (AMD EPYC). torch
-# reads it when it is imported, so programs import common first.
+# Where the processor has no bf16, threads that wait do not spin, by which two trainings at a time
+# are faster. In bf16 they would be slower (studies/speed). torch reads this when it is imported, so
+# programs import common first.
 CPUINFO = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
 if "_bf16" not in CPUINFO:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
