@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -40,7 +41,7 @@ def run_program(command, *more):
 
 
 def refusal(command, *more):
-    """The one line with which a program refuses a command, or what a function in it does."""
+    """The one line on stderr with which a command, or a function, ends with exit code 2."""
     errors = io.StringIO()
     with pytest.raises(SystemExit) as stop, contextlib.redirect_stderr(errors):
         if callable(command):
@@ -60,17 +61,27 @@ def side_by_side(*commands):
         subprocess.run([sys.executable, *map(str, command)], cwd=ROOT, env=alone, check=True)
 
     with ThreadPoolExecutor(3) as pool:
-        list(pool.map(run, commands))
+        [*pool.map(run, commands)]
 
 
 def records(folder):
     """metrics.jsonl of a run without its times: a dict for each epoch, and the final one."""
-    lines = (folder / "metrics.jsonl").read_text().splitlines()
-    found = [json.loads(line) for line in lines]
-    for line in found:
-        for name in ("images_per_s", "seconds", "seconds_train"):
-            line.pop(name, None)
-    return found
+    found = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
+    times = {"images_per_s", "seconds", "seconds_train"}
+    return [{name: line[name] for name in line if name not in times} for line in found]
+
+
+def write_files(root, files):
+    """Write files, by their names: bytes, words, the arrays of an archive, or an array."""
+    for name, content in files.items():
+        path = Path(root, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, (bytes, str)):
+            path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        elif isinstance(content, dict):
+            np.savez(path, **content)
+        else:
+            np.save(path, content)
 
 
 def write_toy_run(root):
@@ -79,22 +90,10 @@ def write_toy_run(root):
     y = torch.arange(80) % 2
     x[y == 1] += 180
     np.savez(root / "toy.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
+    settings = dict(method="simclr", dataset="toy", data_root=str(root), limit=None)
+    settings |= dict(arch="resnet8", image_size=16, min_scale=0.2, jitter=0.4, gray=0.2)
     folder = root / "run"
-    folder.mkdir()
-    settings = dict(
-        method="simclr",
-        dataset="toy",
-        data_root=str(root),
-        limit=None,
-        arch="resnet8",
-        image_size=16,
-        min_scale=0.2,
-        jitter=0.4,
-        gray=0.2,
-        blur=0.0,
-        crop="bilinear",
-    )
-    (folder / "config.json").write_text(json.dumps(settings))
+    write_files(folder, {"config.json": json.dumps(settings | dict(blur=0.0, crop="bilinear"))})
     backbone, _ = common.resnet("resnet8", 16)
     torch.save(backbone.state_dict(), folder / "backbone.pt")
     return folder
@@ -118,10 +117,7 @@ def parse_only(monkeypatch):
 
 def program_of(path):
     """The function of a program that reads sys.argv."""
-    module = importlib.import_module(path.removesuffix(".py").rpartition("/")[2])
-    if hasattr(module, "parser"):
-        return module.parser().parse_args
-    return module.main
+    return importlib.import_module(Path(path).stem).main
 
 
 @pytest.fixture(autouse=True)
@@ -138,16 +134,18 @@ def tiny(tmp_path_factory):
     few = {name: a[:8] if "test" in name else a for name, a in arrays.items()}
     np.savez(root / "few.npz", **few)
     np.savez(root / "unlabelled.npz", x_train=arrays["x_train"], x_test=arrays["x_test"])
-    return (
-        f"--dataset tiny --preset shapes --data-root {root} --image-size 16 --epochs 3"
-        " --batch-size 60 --device cpu"
-    )
+    flags = "--preset shapes --image-size 16 --epochs 3 --batch-size 60 --device cpu"
+    return f"--dataset tiny --data-root {root} {flags}"
 
 
 @pytest.fixture(scope="session")
-def runs(tiny, tmp_path_factory):
-    """A folder with a finished run of each method, by the method's name."""
+def run_of(tiny, tmp_path_factory):
+    """The folder of a method's finished run, which is trained when somebody asks for it."""
     root = tmp_path_factory.mktemp("runs")
-    for method in METHODS:
+
+    @functools.cache
+    def folder_of(method):
         run_program(f"{method}.py {tiny} {FLAGS.get(method, '')} --out", root / method)
-    return root
+        return root / method
+
+    return folder_of
