@@ -1,0 +1,486 @@
+"""Every picture shows the numbers that it was given: a row a picture, read back from its artists.
+
+What is planted hangs on every name that leads to it, so that no two numbers are equal.
+"""
+
+import zlib
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+
+import interpret
+import look
+import shapes
+import sparsehead
+from conftest import write_files
+
+import numpy as np
+import pytest
+import records
+import report
+import torch
+from PIL import Image
+
+plt = pytest.importorskip("matplotlib.pyplot")
+plt.switch_backend("Agg")
+PROGRAMS = "backgrounds collapse curves draw forest pictures rarity robustness settings"
+PROGRAMS += " sparsity theory theory_gate theory_nmf with_training"
+the = SimpleNamespace(**{name: import_module(name) for name in PROGRAMS.split()})
+
+
+# --------------------------------------------------------------------------- what a picture shows
+def key_of(label, colour="C0", style=""):
+    """What tells an artist from others: its label, colour and style, and marker or transparency."""
+    label = "" if str(label).startswith("_") else label
+    return f"{label} {plt.matplotlib.colors.to_hex(colour)} {style.replace('None', '')}"
+
+
+def read_back(panel):
+    """Of each artist of a panel its key and its numbers."""
+    drawn = []
+    lines = list(panel.lines)
+    for group in panel.containers:
+        if hasattr(group, "patches"):
+            key = key_of("bars", group[0].get_facecolor(), str(group[0].get_alpha()))
+            drawn.append([key, *zip(*[(bar.get_center()[0], bar.get_height()) for bar in group])])
+            continue
+        line, caps, columns = group.lines
+        lines = [other for other in lines if other not in (line, *caps)]
+        style = line.get_linestyle() + line.get_marker()
+        drawn.append([key_of(group.get_label(), line.get_color(), style), *line.get_data()])
+        for axis, column in zip([0] * group.has_xerr + [1] * group.has_yerr, columns):
+            drawn[-1] += list(np.array(column.get_segments())[:, :, axis].T)
+    for line in lines:
+        key = key_of(line.get_label(), line.get_color(), line.get_linestyle())
+        drawn.append([key, *line.get_data()])
+    for artist in panel.collections:
+        if isinstance(artist, plt.matplotlib.collections.PathCollection):
+            key = key_of("dots", artist.get_facecolor()[0])
+            drawn.append([key, *artist.get_offsets().T])
+        elif isinstance(artist, plt.matplotlib.collections.PolyCollection) and artist.get_paths():
+            edge = artist.get_paths()[0].vertices  # along the low end, and back along the high one
+            n = len(edge) // 2 - 1
+            key = key_of("band", artist.get_facecolor()[0])
+            drawn.append([key, *edge[1 : n + 1].T, edge[-2 : n + 1 : -1, 1]])
+    drawn += [["image", image.get_array()] for image in panel.images]
+    drawn += [["text " + text.get_text(), *text.get_position()] for text in panel.texts]
+    return [entry for entry in drawn if np.size(entry[1]) > 0]
+
+
+# ------------------------------------------------------------------------ what would be on record
+class Numbers(dict):
+    """A number under any key."""
+
+    def __missing__(self, key):
+        return 10 + zlib.crc32(f"{self['names']} {key}".encode()) % 8000 / 100
+
+
+def seeds_of(file, run, wanted=""):
+    """The numbers of three or four seeds."""
+    seeds = range(1, 4 + len(run) % 2)
+    return {seed: Numbers(names=(file.parent.name, run, seed)) for seed in seeds}
+
+
+def of_run(question, run, *keys):
+    """A number of each seed; of several keys their mean."""
+    seeds = seeds_of(records.file_of(question), run).values()
+    return [np.mean([numbers[key] for key in keys]) for numbers in seeds]
+
+
+def bars(key, x, points):
+    """The mean over the seeds of each point, ± their standard deviation."""
+    mean = np.array([np.mean(point) for point in points])
+    std = np.array([np.std(point, ddof=1) for point in points])
+    return [key, x, mean, mean - std, mean + std]
+
+
+def line_and_band(label, colour, style, x, points):
+    key, _, middle, *ends = bars(key_of(label, colour, style), x, points)
+    return [[key, x, middle], [key_of("band", colour), x, *ends]]
+
+
+# ------------------------------------------------------------------------------------ the pictures
+# Each draws, and returns what every panel must show; None: it is not looked at.
+def new_panel():
+    return plt.figure().subplots()
+
+
+METHODS = {"SimCLR": "ncl", "NCL": "ncl", "BayesNCL": "bayesncl"}  # and whose records they are
+
+
+def ncl(place, patch):
+    the.pictures.draw_kept(new_panel(), "CIFAR-10", "lp1", "lp1_embedding")
+    the.pictures.draw_severities(new_panel(), "CIFAR-10", ("blur", "jpeg"))
+    the.pictures.draw_shifts(new_panel())
+    kept, severities, shifts = [], [], []
+    for k, (method, question) in enumerate(METHODS.items()):
+        for kind, style in ("top", "-."), ("random", ":."):
+            keys = [*[f"lp1_{kind}_{m}" for m in (32, 64, 128)], "lp1_embedding"]
+            points = [of_run(question, f"cifar10-cpu-{method.lower()}", key) for key in keys]
+            key = key_of(f"{method}, {kind}", f"C{k}", style)
+            kept.append(bars(key, [32, 64, 128, 256], points))
+        for e, label, style in ("h", "backbone h", "-o"), ("z", "embedding z", "--s"):
+            run = f"cifar10-cpu-{method.lower()}"
+            points = [of_run("ncl", run, f"{e}_clean")]
+            points += [of_run("ncl", run, f"{e}_blur_{s}", f"{e}_jpeg_{s}") for s in range(1, 6)]
+            key = key_of(f"{method}, {label}", f"C{k}", style)
+            severities.append(bars(key, range(6), points))
+            keys = [f"{e}_{shift}" for shift in ("clean", "reversed", "unseen", "paired")]
+            points = [of_run("ncl", f"shapes-{method.lower()}", key) for key in keys]
+            x = np.arange(4) - 0.24 + 0.16 * len(shifts)
+            shifts.append(bars(key_of("", f"C{k}", style[-1]), x, points))
+    return kept, severities[:4], shifts[:4]
+
+
+def cifar100(place, patch):
+    the.with_training.draw_panel(new_panel(), "cons")
+    drawn = []
+    for name, (run, colour, style) in the.with_training.RUNS.items():
+        runs = [f"{run}{ending}" for ending in ("-after-5", "-after-10", "")]
+        points = [of_run("cifar100", one, "cons") for one in runs]
+        drawn.append(bars(key_of(name, colour, style[1:] + style[0]), [5, 10, 20], points))
+        chance = [np.mean(of_run("cifar100", one, "cons_by_chance")) for one in runs]
+        drawn.append([key_of("", colour, ":"), [5, 10, 20], chance])
+    return [drawn]
+
+
+def bayesncl(place, patch):
+    the.settings.draw_line(new_panel(), "0.8", "lp1", "C4")
+    runs = [f"shapes-grid-bayesncl-prior0.8-kl-weight3e-{power}" for power in (6, 5, 4, 3, 2)]
+    points = [of_run("bayesncl", run, "lp1") for run in runs]
+    x = 3 * 10.0 ** np.arange(-6, -1) * 1.1
+    line = [bars(key_of("ρ = 0.8", "C4", "-o"), x, points)]
+    the.settings.draw_dot(new_panel(), "run", "lp1", {"fmt": "kD"})
+    _, _, x, *of_x = bars("", 0, [of_run("bayesncl", "run", "lp1")])
+    _, _, y, *of_y = bars("", 0, [of_run("bayesncl", "run", "cons")])
+    return line, [[key_of("", "k", "D"), x, y, *of_x, *of_y]]
+
+
+def backgrounds(place, patch):
+    draw = np.random.default_rng(0)
+    seeds = [np.zeros(n, [(name, float) for name in records.OF_A_DIMENSION]) for n in (60, 90)]
+    for columns in seeds:
+        columns["act"] = draw.random(len(columns))
+        columns["background_class"] = draw.integers(0, 5, len(columns))
+        columns["background_cons"] = draw.uniform(0.8, 1, len(columns))
+    the.backgrounds.draw_panel(new_panel(), "NCL", seeds)
+    drawn = [[key_of("", "grey", "-"), [0, 0.42], [0, 0.42]]]
+    for b, frequency in enumerate(shapes.BACKGROUNDS.values()):
+        every = np.concatenate(seeds)
+        chosen = (every["background_class"] == b) & (every["background_cons"] >= 0.9)
+        x = frequency + np.linspace(-0.008, 0.008, chosen.sum())
+        drawn.append([key_of("dots"), x, every["act"][chosen]])
+        drawn.append([f"text {chosen.sum() / 2:.0f}", frequency, 0.43])
+    return [drawn]
+
+
+def rarity(place, patch):
+    draw = np.random.default_rng(0)
+    chance = 1 / np.arange(1, 401) ** 0.5
+    rows = {"cifar100-cpu-ncl-lars": [], "cifar100-cpu-odd": []}
+    for seeds in rows.values():
+        for _ in range(3):
+            seeds.append((draw.integers(3, 90, 30), draw.random(30), draw.random(30)))
+    the.rarity.draw(rows, chance, place / "rarity.png")
+    least = np.unique(np.geomspace(1, 40, 60).astype(int))
+    expected, last = [], []
+    for k, (title, seeds) in enumerate(zip(("NCL", "odd"), rows.values())):
+        drawn = [[key_of("chance", "black", "-"), range(1, 401), 100 * chance]]
+        drawn.append([key_of("", "grey", ":"), [0.4, 0.4], [0, 1]])
+        drawn += [[key_of("dots", f"C{k}"), n, 100 * cons] for n, cons, _ in seeds]
+        expected.append(drawn)
+        points = [[100 * cons[n >= m].mean() for n, cons, _ in seeds] for m in least]
+        last += line_and_band(title, f"C{k}", "-", least, points)
+        points = [np.mean([100 * by[n >= m].mean() for n, _, by in seeds]) for m in least]
+        last.append([key_of("", f"C{k}", ":"), least, points])
+    return *expected, last
+
+
+def sparsity(place, patch):
+    draw = np.random.default_rng(0)
+    methods = {name: [] for name in the.sparsity.METHODS}
+    for name in "sae-narrow", "ncl":
+        for _ in range(3):
+            keys = ("entries", "stability", "stability_chance")
+            methods[name].append({key: draw.random(4).tolist() for key in keys})
+    the.sparsity.draw_panel(new_panel(), methods, "stability")
+    drawn = []
+    for name, look_of in ("sae-narrow", ("C1", "--")), ("ncl", ("C2", "-")):
+        line = sorted(methods[name], key=lambda point: np.mean(point["entries"]))
+        x = [np.mean(point["entries"]) for point in line]
+        points = [point["stability"] for point in line]
+        drawn += line_and_band(the.sparsity.METHODS[name], *look_of, x, points)
+        chance = [np.mean(point["stability_chance"]) for point in line]
+        drawn.append([key_of("", look_of[0], ":"), x, chance])
+    return [drawn]
+
+
+def dictionaries(place, patch):
+    draw = np.random.default_rng(0)
+    heads, chance, cons = draw.random((50, 30)), draw.random(30), draw.random(9)
+    label = SimpleNamespace(y=np.zeros(30), heads=heads, chance=chance)
+    n = np.array([4, 0, 30, 2, 9, 1, 7, 3, 8])
+    columns = {"n": n, "cons": 2 * cons, "background_cons": cons}
+    findings = SimpleNamespace(labels={"background_": label}, columns=columns)
+    the.curves.draw_panel(new_panel(), findings, "background_", "title")
+    x = range(1, 31)
+    drawn = [[key_of("band", "C3"), x, *100 * np.percentile(heads, [5, 95], axis=0)]]
+    drawn.append([key_of("random directions, middle 90 %", "C3", "-"), x, 100 * heads.mean(0)])
+    drawn.append([key_of("chance", "C8", "-"), x, 100 * chance])
+    return [[*drawn, [key_of("dimensions", "k"), n[n > 0], 100 * cons[n > 0]]]]
+
+
+def claims(place, patch):
+    runs = {"here": ("q#a", "q#b"), "there": ("p#aa", "q#bbb")}
+    the.forest.draw_panel(new_panel(), "title", "lp1", runs, {"there": 1.5})
+    drawn = [[key_of("", "grey", "-"), [0, 0], [0, 1]], [key_of("", "C1"), [1.5], [1]]]
+    for y, (a, b) in enumerate(runs.values()):
+        pairs = zip(of_run(*a.split("#"), "lp1"), of_run(*b.split("#"), "lp1"))
+        own = [one - other for one, other in pairs]
+        half, mean = report.interval(own), np.mean(own)
+        drawn.append([key_of("", "C0", "o"), [mean], [y], [mean - half], [mean + half]])
+    names = [text.get_text() for text in plt.gca().get_yticklabels()]
+    assert names == ["here, n = 4", "there, n = 3"]
+    return [drawn]
+
+
+def simsiam(place, patch):
+    lines = ["run,seed,epoch,spread,loss"]
+    seeds = seeds_of(place, "collapses")
+    for run, _ in the.collapse.PICTURED.values():
+        for seed, numbers in seeds.items():
+            lines += [f"{run},{seed},{x},{numbers[run, x]},7" for x in (1, 2, 4)]
+    write_files(place, {"curves.csv": "\n".join(lines)})
+    patch.setattr(the.collapse, "CURVES", place / "curves.csv")
+    the.collapse.draw(place / "collapse.png")
+    expected = []
+    for run, batch in the.collapse.PICTURED.values():
+        drawn = [[key_of("", "grey", ":"), [0, 1], [y, y]] for y in (1, 2 / batch**0.5)]
+        for k, (seed, numbers) in enumerate(seeds.items()):
+            spread = [numbers[run, x] for x in (1, 2, 4)]
+            drawn.append([key_of(f"seed {seed}", f"C{k}", "-"), [1, 2, 4], spread])
+        expected.append(drawn)
+    return expected
+
+
+def theorems(place, patch):
+    draw = np.random.default_rng(0)
+    losses, growths = {name: draw.random((2, 6)) for name in "ab"}, draw.random(18)
+    agreements = {"NCL, all mixed": draw.random(7), "CL, some mixed": draw.random(7)}
+    the.theory.draw_theorem_1b(new_panel(), losses, 7, 0.3)
+    the.theory.draw_theorem_3(new_panel(), growths)
+    the.theory_nmf.draw_theorem_5(new_panel(), agreements)
+    first = [[key_of("(1 − α) exp τ = d − α", "grey", ":"), [np.log(6.7 / 0.7)] * 2, [0, 1]]]
+    for k, (name, (permutation, lowest)) in enumerate(losses.items()):
+        first.append([key_of(f"{name}: a permutation", f"C{k}", "-"), range(1, 7), permutation])
+        first.append([key_of(f"{name}: lowest found", f"C{k}"), range(1, 7), lowest])
+    third = [[key_of("κα²/(1 − b)", "grey", "-"), [0, 2], [0, 2]]]
+    x = [kappa * keep**2 / (1 - bias) for bias, keep, kappa in the.theory.REGIONS]
+    third.append([key_of("measured"), x, growths])
+    fifth = []
+    for (name, values), look_of in zip(agreements.items(), (("C0", "-"), ("C1", ":"))):
+        fifth.append([key_of(name, *look_of), np.arange(7) / 10, values])
+    return first, third, fifth
+
+
+def gates(place, patch):
+    draw = np.random.default_rng(0)
+    toy = {"gain": draw.random(10), "norms kept": draw.random(10), "gamma": 0.37}
+    toy["kept"] = {"x": draw.random(10), "y": draw.random(10)}
+    keys = "gated", "mean", "std", "gain", "pi", "open"
+    runs = [dict(zip(keys, torch.from_numpy(draw.uniform(0.1, 1, (6, 30))))) for _ in "pq"]
+    for run in runs:
+        run["mean"] *= -1
+    the.theory_gate.draw_gate(place / "gate.png", toy, dict(zip("pq", runs)))
+    x = np.array(the.theory_gate.FREQUENCIES)
+    first = [[key_of("cosines", "C0", "-"), x, toy["gain"]]]
+    first.append([key_of("norms kept", "C1", "-"), x, toy["norms kept"]])
+    first.append([key_of("γ π (1 − π), γ = 0.37", "k", ":"), x, 0.37 * x * (1 - x)])
+    first.append([key_of("", "grey", "-"), [0, 1], [0, 0]])
+    second = [[key_of(k, f"C{i}", "-"), x, y] for i, (k, y) in enumerate(toy["kept"].items())]
+    third, fourth, fifth = [], [], []
+    for k, c in enumerate(runs):
+        third.append([key_of("dots", f"C{k}"), c["gated"], -c["mean"] / c["std"]])
+        fourth.append([key_of("dots", f"C{k}"), c["gated"], c["gain"]])
+        fifth.append([key_of("dots", f"C{k}"), c["pi"], c["open"]])
+    return first, second, third, fourth, fifth
+
+
+def one_run(place, patch):
+    draw = np.random.default_rng(0)
+    e = draw.normal(size=(50, 60)) * (draw.random((50, 60)) < draw.random(60))
+    e[:, 20:] *= np.arange(40) % 2
+    the.draw.dimensions(place / "dimensions.png", torch.from_numpy(e).float())
+    e /= np.linalg.norm(e, axis=1, keepdims=True)
+    live = np.flatnonzero(e.any(0))
+    at_random = torch.randperm(len(live), generator=torch.Generator().manual_seed(0))
+    f = e[:, live[at_random[:20]]]
+    f /= np.linalg.norm(f, axis=0)
+    order = np.argsort(-np.abs(e).mean(0), kind="stable")
+    rows = [49 * i // 39 for i in range(40)]
+    counts = np.bincount((e != 0).sum(1), minlength=62)
+    heights = counts[0:62:2] + counts[1:62:2]  # two numbers of active dimensions a bar
+    bar = [key_of("bars", "C0", "None"), np.arange(0.5, 62, 2), heights]
+    lines = [dict(epoch=epoch, spread=draw.random()) for epoch in (1, 2, 4)]
+    the.draw.collapse(place / "collapse.png", [*lines, dict(epochs=4)])
+    spread = [key_of("", "C0", "-"), [1, 2, 4], [line["spread"] for line in lines]]
+    healthy = [key_of("", "grey", ":"), [0, 1], [1, 1]]
+    images = [np.abs(f.T @ f), np.abs(e)[rows][:, order]]
+    return *([["image", image]] for image in images), [bar], [spread, healthy]
+
+
+def some_runs(place, patch):
+    draw = np.random.default_rng(0)
+    runs, ratios = {}, []
+    for title in "ab":
+        h, z = draw.normal(size=(40, 5)), draw.normal(size=(40, 9)) * np.arange(9)
+        runs[title] = {"h": torch.from_numpy(h).float(), "z": torch.from_numpy(z).float()}
+    the.draw.spectra(place / "spectra.png", runs)
+    expected = {"h": [], "z": []}
+    for k, (title, run) in enumerate(runs.items()):
+        for kind, drawn in expected.items():
+            values = np.linalg.eigvalsh(np.cov(run[kind].double().numpy().T))[::-1]
+            rank = sparsehead.effective_rank(torch.from_numpy(values.clip(0)))
+            key = key_of(f"{title}, effective rank {rank:.1f} of {len(values)}", f"C{k}", "-")
+            values = values.clip(1e-12 * values[0])
+            drawn.append([key, np.arange(len(values)) + 1, values])
+        ratios.append([key_of(title, f"C{k}", "-"), run["z"]])
+    normal = torch.randn(40, 9, generator=torch.Generator().manual_seed(0))
+    ratios.append([key_of("independent normal dimensions", "k", ":"), normal])
+    for entry in ratios:
+        z = entry.pop()
+        entry += [[4, 8], [sparsehead.min_max_ratio(z[:, :d]) for d in (4, 8)]]
+    of_seeds = {title: list(seeds_of(place, title * 2).values()) for title in "pq"}
+    for numbers in sum(of_seeds.values(), []):
+        for key in "p_at_10_top", "p_at_10_random", "lp1_top", "lp1_random":
+            numbers |= {f"{key}_{m}": numbers[f"{key}_{m}"] for m in (16, 8)}  # there they are
+    the.draw.selection(place / "selection.png", of_seeds, 60)
+    for key, whole in ("p_at_10", "p_at_10"), ("lp1", "lp1_embedding"):
+        drawn = expected[key] = []
+        for k, (title, seeds) in enumerate(of_seeds.items()):
+            for kind, style in ("top", "-"), ("random", ":"):
+                keys = f"{key}_{kind}_8", f"{key}_{kind}_16", whole
+                points = [[numbers[one] for numbers in seeds] for one in keys]
+                drawn += line_and_band(f"{title}, {kind}", f"C{k}", style, [8, 16, 60], points)
+    of_h, of_z, *selected = expected.values()
+    return of_h, of_z, ratios, *selected
+
+
+def landscapes(place, patch):
+    draw = np.random.default_rng(0)
+    settings = {
+        "noncl, lr 1": ("C0", "-"),
+        "noncl, lr 2": ("C0", "--"),
+        "simclr, lr 1": ("C1", "-"),
+    }
+    curves = {}
+    for setting in settings:
+        curves[f"budget/{setting}/lr_times_steps"] = 1 + draw.random(4)
+        for key in "min", "loss":
+            curves[f"budget/{setting}/{key}"] = draw.random((4, 3))
+    write_files(place, {"curves.npz": curves})
+    assert the.draw.landscapes_of_run(place) == ["budget.png"]
+    expected = []
+    for key in "min", "loss":
+        expected.append([[key_of("", "grey", ":"), [x, x], [0, 1]] for x in (200, 400)])
+        for setting, look_of in settings.items():
+            x = curves[f"budget/{setting}/lr_times_steps"]
+            points = curves[f"budget/{setting}/{key}"]
+            expected[-1] += line_and_band(setting, *look_of, x, points)
+    return expected
+
+
+def shifted_images(place, patch):
+    kinds = list(the.robustness.CORRUPTIONS)
+    shifts = "clean", "reversed", "unseen", "paired_as_trained", "paired"
+    rows = {}
+    for name in "shapes-new-ncl", "shapes-new-nce":
+        rows[name] = Numbers(names=name)
+        for key in *shifts, *[f"{kind}_{severity}" for kind in kinds for severity in range(1, 6)]:
+            rows[name] |= {f"{e}_{key}": rows[name][f"{e}_{key}"] for e in "hz"}
+    panels = plt.figure().subplots(1, 7)
+    the.robustness.draw_row(panels, rows)
+    expected = [[] for _ in panels]
+    for k, (name, found) in enumerate(rows.items()):
+        for e, style, aside, alpha in ("h", "-", 0, "1.0"), ("z", "--", 0.2, "0.5"):
+            for drawn, kind in zip(expected, kinds):
+                y = [
+                    found[f"{e}_{key}"] for key in ("clean", *[f"{kind}_{s}" for s in range(1, 6)])
+                ]
+                drawn.append([key_of(f"{name[11:]}, {e}", f"C{k}", style), range(6), y])
+            heights = [found[f"{e}_{shift}"] for shift in shifts]
+            x = np.arange(5) + 0.4 * k + aside
+            expected[-1].append([key_of("bars", f"C{k}", alpha), x, heights])
+    return expected
+
+
+def grids_of_images(place, patch):
+    """0 is active on all of twenty images, the last the strongest; 1 on none; 2, more, on three."""
+    lists = np.array([*range(19, -1, -1), 7, 9, 4])
+    a = interpret.Activations(lists, np.repeat([1, 9], [20, 3]), np.array([0, 20, 20, 23]), 20)
+    images = np.full((20, 3, 64, 64), 10 * np.arange(20)[:, None, None, None], np.uint8)
+    look.draw_images(place, images, a)
+    for name, wanted in {
+        "top_images": [[7, 9, *[4] * 6], [19, 18, 17, 16, 15, 14, 13, 12]],
+        "active_images": [[*[7] * 4, 9, 9, 9, 4], [19, 17, 14, 11, 9, 6, 3, 0]],
+    }.items():
+        pixels = np.asarray(Image.open(place / f"{name}.png"))[:, :, 0]
+        middles = pixels[24 + 34 :: 66, 34::66]  # of tiles of 66 pixels, below a line of text
+        assert (middles.T // 10).tolist() == wanted
+        heads = look.under_heads(torch.ones(3, pixels.shape[0] - 24, pixels.shape[1]), ["2", "0"])
+        assert np.array_equal(pixels[:24], np.asarray(heads)[:24, :, 0])
+    left, middle, right = np.split(np.array(look.under_heads(torch.ones(3, 9, 90), [*"787"])), 3, 1)
+    assert np.array_equal(left, right)
+    assert not np.array_equal(left, middle)
+    return []
+
+
+PICTURES = [ncl, cifar100, bayesncl, backgrounds, rarity, sparsity, dictionaries, claims, simsiam]
+PICTURES += [theorems, gates, one_run, some_runs, landscapes, shifted_images]
+PICTURES += [grids_of_images]
+
+
+@pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.__name__)
+def test_a_picture_shows_its_numbers(picture, tmp_path, monkeypatch):
+    plt.close("all")
+    with monkeypatch.context() as patch:
+        patch.setattr(plt, "close", lambda *_: None)
+        patch.setattr(plt.Figure, "savefig", lambda *_, **__: None)
+        patch.setattr(report, "seeds_of", seeds_of)
+        expected = picture(tmp_path, patch)
+    panels = [panel for number in plt.get_fignums() for panel in plt.figure(number).axes]
+    panels = [panel for panel in panels if panel.get_label() != "<colorbar>"]
+    plt.close("all")
+    for panel, wanted in zip(panels, expected, strict=True):
+        found = sorted(read_back(panel), key=lambda entry: entry[0])
+        wanted = sorted(wanted, key=lambda entry: entry[0])
+        assert [key for key, *_ in found] == [key for key, *_ in wanted]
+        for (key, *numbers), (_, *planted) in zip(found, wanted):
+            for own, other in zip(numbers, planted, strict=True):
+                np.testing.assert_allclose(np.asarray(own, float), other, 1e-4, 1e-5, err_msg=key)
+
+
+# ------------------------------------------------------------------- what draw.py calls the runs
+@pytest.mark.parametrize(
+    "runs, titles",
+    [
+        (["a/run method=ncl seed=1", "b method=ncl seed=2"], ["seed 1", "seed 2"]),
+        (["a/run method=ncl", "b/x method=ncl"], ["run", "x"]),
+        (["a/run method=ncl", "b/run method=ncl"], ["a/run", "b/run"]),
+        (["a/run method=ncl"], ["run"]),
+    ],
+)
+def test_titles_tell_runs_apart(runs, titles):
+    told = []
+    for run in runs:
+        folder, *settings = run.split()
+        told.append((Path(folder), dict(pair.split("=") for pair in settings), {}))
+    assert the.draw.titles(told) == titles
+
+
+def test_runs_of_one_recipe_are_seeds():
+    first = dict(method="sae", seed=1, run="runs/ncl-seed1", topk=9, words=["ant"])
+    second = first | dict(seed=2, run="runs/ncl-seed2", words=["bee"], commit="f00")
+    configs = [first, first | dict(topk=16), second, first | dict(run="runs/ncl-wide-seed1")]
+    found = the.draw.as_seeds([(Path(f"{i}"), config, i) for i, config in enumerate(configs)])
+    assert found == {"sae": [0, 2], "sae, 1": [1], "sae, 3": [3]}
