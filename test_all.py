@@ -421,6 +421,14 @@ def test_bayesncls_network_is_its_equations(training, flags):
     assert_close(model.state_dict()["frequency"], frequency)
 
 
+@pytest.mark.parametrize("arch, width", [("resnet18", 64), ("resnet50", 256)])
+def test_zero_init_lets_a_block_pass_its_input(arch, width):
+    backbone, _ = common.resnet(arch, 32)
+    simsiam.zero_init(backbone)
+    x = torch.rand(2, width, 4, 4)
+    assert torch.equal(backbone.layer1[1](x), x)
+
+
 # --------------------------------------------------------------------------------- recorded values
 # What losses, gates, views, networks and optimiser gave when the quoted runs were made: whoever
 # rewrites one of them learns here whether the same seed still gives the same training.
