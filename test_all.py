@@ -421,12 +421,12 @@ def test_bayesncls_network_is_its_equations(training, flags):
     assert_close(model.state_dict()["frequency"], frequency)
 
 
-@pytest.mark.parametrize("arch, width", [("resnet18", 64), ("resnet50", 256)])
-def test_zero_init_lets_a_block_pass_its_input(arch, width):
+@pytest.mark.parametrize("arch, scales", [("resnet18", [1, 0]), ("resnet50", [1, 1, 0])])
+def test_zero_init_is_of_each_branchs_last_norm(arch, scales):
     backbone, _ = common.resnet(arch, 32)
     simsiam.zero_init(backbone)
-    x = torch.rand(2, width, 4, 4)
-    assert torch.equal(backbone.layer1[1](x), x)
+    norms = [part for part in backbone.layer1[1].modules() if isinstance(part, nn.BatchNorm2d)]
+    assert [norm.weight.mean().item() for norm in norms] == scales
 
 
 # --------------------------------------------------------------------------------- recorded values
@@ -1473,6 +1473,7 @@ def recorded_of(name, model, args, views, y, words, shared):
     return dict(loss=loss)
 
 
+MATCHED_FLAGS = "--projections 20 --mu 0.3 --noise gaussian --invariance-weight 3 --match-weight 2"
 OF_METHOD = {  # flags, and the peak rate of the gate, or of biases
     "simclr": ("--temperature 0.3", None),
     "ncl": ("--temperature 0.3", None),
@@ -1481,7 +1482,7 @@ OF_METHOD = {  # flags, and the peak rate of the gate, or of biases
     "simsiam": ("", 0.05),
     "nce": ("", None),
     "mmncl": ("--temperature 0.3", None),
-    "lpjepa": ("--projections 20 --mu 0.3 --invariance-weight 3 --match-weight 2", None),
+    "lpjepa": (MATCHED_FLAGS, None),
 }
 
 
