@@ -3412,7 +3412,7 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
         assert np.abs(found - np.asarray(square, int)).mean() < 14  # JPEG
 
 
-def test_names_are_of_the_first_who_knows(tmp_path, monkeypatch):
+def test_names_are_of_the_first_who_knows(run_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, {"flag.txt": "a", "run.txt": "b", "mine/classes.txt": "c\nd"})
     own, decoded = dict(dataset="mine", classes="run.txt"), dict(dataset="mine", classes=7)
@@ -3420,6 +3420,13 @@ def test_names_are_of_the_first_who_knows(tmp_path, monkeypatch):
     assert look.known_names(own, ".", None)[""] == ["b"]
     assert look.known_names(decoded, ".", None) == {"": ["c", "d"], "background_": []}
     assert look.known_names({"dataset": "shapes"}, ".", None)["background_"][0] == "sky"
+
+    config = json.loads((run_of("ncl") / "config.json").read_text()) | dict(classes="run.txt")
+    run = shutil.copytree(run_of("ncl"), "run")
+    write_files(".", {"run/config.json": json.dumps(config), "y.npy": np.arange(100) % 5})
+    args = SimpleNamespace(data_root=None, classes=None, features=None, judge=None)
+    for args.labels, names in (None, {0: "b"}), (Path("y.npy"), {}):
+        assert look.read_folder(Path(run), None, args).names[""] == names
 
 
 # ---- the page in a browser
@@ -3529,6 +3536,20 @@ def test_a_program_imports_common_first_and_alone(name):
         assert imported.index("common") < imported.index("torch")
     else:
         assert ours == set()
+
+
+OURS = "None" if "_bf16" in common.CPUINFO else "PASSIVE"  # where a user sets nothing
+
+
+@pytest.mark.parametrize("own, found", [({}, OURS), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_wait_passively_where_bf16_lacks(own, found):
+    tell = "import os, common, simclr; print(os.environ.get('OMP_WAIT_POLICY')); "
+    tell += "common.launch(lambda: simclr.main(['-h']))"
+    others = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+    narrow = others | own | {"PYTHONIOENCODING": "ascii"}  # a terminal that lacks our letters
+    done = subprocess.run([sys.executable, "-c", tell], cwd=ROOT, env=narrow, capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.decode().split()[:2] == [found, "usage:"]
 
 
 def test_functions_that_methods_share_are_the_same_text():
