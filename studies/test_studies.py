@@ -135,6 +135,16 @@ def test_programs_at_once_lose_no_record(repository):
     assert on_record()["b", 5]["final"] == {"lp1": 1}
 
 
+@pytest.mark.skipif(records.fcntl is None, reason="Windows has no such lock")
+@pytest.mark.parametrize("other", [{}, {"commit": "b"}, {"command": "nce.py"}])
+def test_tools_add_to_the_record_of_this_run(repository, other):
+    settings = dict(command="ncl.py", commit="a")
+    put("a", 2, settings=settings)
+    write_files(repository / "a-seed2", {"config.json": json.dumps(settings | other)})
+    records.add(repository / "a-seed2", "robustness", {"h": 1.0})
+    assert on_record()["a", 2].get("robustness") == (None if other else {"h": 1})
+
+
 def test_what_pictures_show_is_kept_besides(repository):
     dimensions = repository / "studies/bayesncl/dimensions.csv"
     head = "run,seed,dimension,act,cons,class,background_cons,background_class"
