@@ -645,8 +645,10 @@ SPOKEN = {
 
 
 def test_captions_are_the_numbers_of_their_words():
-    rows = [[1 + zlib.crc32(word.encode()) % 8191 for word in words] for words in SPOKEN.values()]
-    padded = [row + [0] * (64 - len(row)) for row in rows]
+    padded = []
+    for words in SPOKEN.values():
+        row = [1 + zlib.crc32(word.encode()) % 8191 for word in words]
+        padded.append(row + [0] * (64 - len(row)))
     assert mmncl.numbered(list(SPOKEN)).tolist() == padded
 
 
@@ -1426,8 +1428,8 @@ PLAIN_FLAGS = (
     " --batch-size 30 --optimizer sgd --lr 0.05 --weight-decay 0.2 --warmup 1 --blur 0.5"
     " --min-scale 0.5 --jitter 0.3 --gray 0.3 --crop bicubic --precision fp32 --device cpu"
 )
-HALF_COSINE = [0.5 + 0.5 * math.cos(math.pi * k / 4) for k in range(5)]
-PLAIN_RATES = [1 / 3, 2 / 3, *HALF_COSINE]  # six steps, two of them warm-up; 0 after the last
+HALF_COSINE = [0.5 + 0.5 * math.cos(math.pi * k / 4) for k in range(4)]
+PLAIN_RATES = [1 / 3, 2 / 3, *HALF_COSINE]  # shares of the peak at six steps, two of them warm-up
 
 
 @contextlib.contextmanager
@@ -1498,14 +1500,15 @@ def train_plainly(name, argv):
     words = mmncl.numbered(arrays["captions_train"][kept].tolist())
     args.classes = 10
     model = method.network(args).to(memory_format=torch.channels_last)
-    groups = [dict(params=[], lr=0.05), dict(params=[], lr=OF_METHOD[name][1] or 0.05)]
+    most = dict(params=[], lr=0.05)
+    others = dict(params=[], lr=OF_METHOD[name][1] or 0.05)  # a gate, a predictor, biases
     for part, p in model.named_parameters():
-        own = part.startswith(("gating", "predictor")) or (name == "sparsehead" and p.ndim == 1)
-        groups[own]["params"].append(p)
-    optimizer = torch.optim.SGD(groups, momentum=0.9, weight_decay=0.2)
-    of_own = [1] * 7 if name == "simsiam" else PLAIN_RATES  # its predictor's rate is constant
-    rates = [PLAIN_RATES.__getitem__, of_own.__getitem__]
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rates)
+        is_bias = name == "sparsehead" and p.ndim == 1
+        group = others if is_bias or part.startswith(("gating", "predictor")) else most
+        group["params"].append(p)
+    optimizer = torch.optim.SGD([most, others], momentum=0.9, weight_decay=0.2)
+    peaks = [0.05, others["lr"]]
+    rates = iter(PLAIN_RATES)
     options = dict(size=16, min_scale=0.5, jitter=0.3, gray=0.3, blur=0.5, crop="bicubic")
     shared, log = torch.Generator(), []
     for epoch in range(3):
@@ -1520,14 +1523,17 @@ def train_plainly(name, argv):
             else:
                 views = common.two_views(x[index], **options)
             recorded = recorded_of(name, model, args, views, y[index], words[index], shared)
+            share = next(rates)
+            for group, peak in zip(optimizer.param_groups, peaks):
+                group["lr"] = peak * share
+            if name == "simsiam":
+                optimizer.param_groups[1]["lr"] = 0.05  # its predictor's rate is constant
             optimizer.zero_grad()
             (recorded["loss"] + recorded.pop("penalty", 0)).backward()
             optimizer.step()
-            rate = optimizer.param_groups[0]["lr"]
-            schedule.step()
             steps.append(recorded)
         means = {key: (steps[0][key].item() + steps[1][key].item()) / 2 for key in recorded}
-        log.append(means | dict(epoch=epoch + 1, lr=rate))
+        log.append(means | dict(epoch=epoch + 1, lr=0.05 * share))
     return model.state_dict(), log
 
 
@@ -3011,10 +3017,12 @@ DEATHS = [  # one after the other, each of the run that the one before has left
 
 def results_of(folder):
     """All that a run leaves but its times, to be compared bit for bit."""
-    found = [common.load_checkpoint(folder / "checkpoint.pt")["model"]]
-    found += [common.load_checkpoint(folder / "backbone.pt"), np.load(folder / "embeddings.npz")]
-    arrays = [{name: np.asarray(part[name]).tobytes() for name in part} for part in found]
-    return records(folder), arrays
+    model = common.load_checkpoint(folder / "checkpoint.pt")["model"]
+    backbone = common.load_checkpoint(folder / "backbone.pt")
+    found = [records(folder)]
+    for arrays in model, backbone, np.load(folder / "embeddings.npz"):
+        found.append({name: np.asarray(arrays[name]).tobytes() for name in arrays})
+    return found
 
 
 @pytest.mark.parametrize("method", ["bayesncl", "sparsehead"])
@@ -3121,14 +3129,17 @@ def lists_of_page(z, rule):
     u = u / np.linalg.norm(u, axis=1, keepdims=True).clip(1e-12)
     u[:, z.min(0) == z.max(0)] = 0
     u = u.astype(np.float32)
-    if rule == "nonzero":
-        order = np.argsort(-np.abs(u), 0, kind="stable").T
-        return u, [[i for i in own if abs(u[i, k]) > 1e-5] for k, own in enumerate(order)]
-    if u.min() < 0:
-        u = np.concatenate([u, -u], 1).clip(min=0)
-    most = max(1, round(float(rule.removeprefix("top:")) * len(z)))
-    order = np.argsort(-u, 0, kind="stable")[:most].T
-    return u, [[i for i in own if u[i, k] > u[:, k].min()] for k, own in enumerate(order)]
+    strengths, most, least = np.abs(u), len(z), 1e-5
+    if rule != "nonzero":
+        if u.min() < 0:
+            u = np.concatenate([u, -u], 1).clip(min=0)
+        strengths, least = u, u.min(0)
+        most = max(1, round(float(rule.removeprefix("top:")) * len(z)))
+    lists = []
+    for own, smallest in zip(strengths.T, np.broadcast_to(least, u.shape[1])):
+        strongest = np.argsort(-own, kind="stable")[:most]
+        lists.append([i for i in strongest if own[i] > smallest])
+    return u, lists
 
 
 def dimensions_of_page(u, lists, chosen, at_random):
