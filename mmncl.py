@@ -24,9 +24,12 @@ Where we differ from the paper, besides what common.py lists:
 4. A caption is the mean of its words' vectors: their order is lost.
 5. There is no vocabulary: a word's vector is found by the word's checksum, among 8,191. Of 1,000
    words every ninth shares its vector with another.
+6. Spaces and punctuation separate words: Chinese, Japanese and Thai captions need such spaces.
 """
 
+import json
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from pathlib import Path
@@ -74,6 +77,9 @@ PRESETS = {  # what a data set's name stands for; any flag overrides
 EPS = 1e-2
 
 BUCKETS = 2**13  # word vectors; number 0 is no word
+# Marks on letters: accents, vowels of Indic scripts. To re's \w they are no part of a word.
+MARKS = "".join(c for c in map(chr, range(0x110000)) if unicodedata.category(c)[0] == "M")
+JOINERS = "\u200c\u200d"  # of letters, inside Indic and Persian words
 TEMPLATES = ["a {}", "a photo of a {}", "a picture of a {}", "an image of a {}"]
 
 
@@ -159,17 +165,23 @@ network = MMNCL  # the name by which tools/ build the model of any method
 
 
 # ------------------------------------------------------------------------------------ the captions
+def words_of(text):
+    """The words of a text, in lower case."""
+    text = unicodedata.normalize("NFC", text).lower()
+    text = re.sub(r"\b’\b", "'", text)  # it’s is it's
+    return re.findall(rf"['-]*\w[\w'{MARKS}{JOINERS}-]*", text)
+
+
 def numbered(captions):
     """N strings → the numbers of their words (N, L) int64, 0 behind the last.
 
-    At most 64 words of each.
+    At most 64 words of each; BadInput where there is none, of which there would be no mean.
     """
     rows = []
-    for caption in captions:
-        words = re.findall(r"[\w'-]+", caption.lower())
-        words = words[:64]
-        if not words:
-            words = [""]  # of nothing there would be no mean
+    for i, caption in enumerate(captions):
+        words = words_of(caption)[:64]
+        told = f"caption {i} of {len(captions)}, the first being 0, has no word"
+        common.need(words, f"{told}: {caption!r}")
         numbers = [1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in words]
         rows.append(torch.tensor(numbers, dtype=torch.int64))
     return nn.utils.rnn.pad_sequence(rows, batch_first=True)
@@ -203,11 +215,22 @@ def names_in(file, numbers):
     The first line of a file names class 0, the next class 1, whether the data set has such a class
     or not. BadInput where there are fewer lines than that needs.
     """
-    text = file.read_bytes().decode("utf-8-sig", errors="replace")
+    try:
+        text = file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise common.BadInput(f"{file} cannot be read (it is not UTF-8)") from None
     lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
     last = numbers[-1]
     common.need(len(lines) > last, f"{file} names {len(lines)} classes; there is a class {last}")
-    return [lines[number] for number in numbers]
+    return [unquoted(lines[number]) for number in numbers]
+
+
+def unquoted(line):
+    """What a string of JSON stands for; any other line as it is."""
+    try:
+        return json.loads(line) if line.startswith('"') else line
+    except ValueError:
+        return line
 
 
 def captions_of(args, data, names):
@@ -223,6 +246,8 @@ def captions_of(args, data, names):
         return tuple(array.tolist() for array in both)
     needed = "captions_train and captions_test, or labels and a file for --classes"
     common.need("y" in names, f"{args.dataset} lacks {needed}")
+    for name in names["y"]:
+        common.need(words_of(name), f"the name of a class has no word: {name!r}")
     return made_of(names["y"], data.train["y"]), made_of(names["y"], data.test["y"])
 
 
@@ -332,6 +357,7 @@ def main(argv=None):
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     words = numbered(captions).to(args.device)  # (N, L)
+    numbered(captions_test)  # or says now, not after the training, which has no word
 
     run = common.Run(args, data, model, optimizer)
 

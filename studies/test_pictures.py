@@ -468,6 +468,7 @@ def test_a_picture_shows_its_numbers(picture, tmp_path, monkeypatch):
         (["a/run method=ncl", "b/x method=ncl"], ["run", "x"]),
         (["a/run method=ncl", "b/run method=ncl"], ["a/run", "b/run"]),
         (["a/run method=ncl"], ["run"]),
+        (["caf\udce9$_$ method=ncl"], [r"caf\udce9\$_\$"]),
     ],
 )
 def test_titles_tell_runs_apart(runs, titles):

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 from sparsehead import effective_rank, min_max_ratio, spectrum  # noqa: E402
 
-from runs import read_json  # noqa: E402
+from runs import drawable, read_json  # noqa: E402
 
 try:
     import matplotlib
@@ -199,9 +199,9 @@ def titles(runs: list[tuple]) -> list[str]:
     named = [", ".join(settings) for settings in told]
     if len(runs) > 1 and len(set(named)) == len(runs):
         return named
-    names = [folder.resolve().name for folder, _, _ in runs]
+    names = [drawable(folder.resolve().name) for folder, _, _ in runs]
     if len(set(names)) < len(names):
-        names = [str(folder) for folder, _, _ in runs]
+        names = [drawable(folder) for folder, _, _ in runs]
     return names
 
 
@@ -227,7 +227,7 @@ def as_seeds(runs: list[tuple[Path, dict, dict]]) -> dict[str, list[dict]]:
         if recipe not in title_of:
             title = config["method"]
             if title in records:
-                title += f", {folder}"
+                title += f", {drawable(folder)}"
             title_of[recipe] = title
             records[title] = []
         records[title_of[recipe]].append(record)

@@ -42,7 +42,7 @@ import shapes  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
-from runs import labelled, load_run, progress, read_json, read_run, write_json  # noqa: E402
+from runs import drawable, labelled, load_run, progress, read_json, read_run, write_json  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torchvision.transforms.v2 import functional as TF  # noqa: E402
 
@@ -271,7 +271,7 @@ def draw_row(panels, rows: dict[str, dict]) -> None:
             for panel, kind in zip(curves, CORRUPTIONS):
                 scores = [found[f"{which}_clean"]]
                 scores += [found[f"{which}_{kind}_{severity}"] for severity in SEVERITIES]
-                label = f"{name.removeprefix(shared)}, {which}"
+                label = f"{drawable(name.removeprefix(shared))}, {which}"
                 panel.plot(scores, style, color=f"C{m}", label=label)
                 panel.set(title=kind, xlabel="severity")
             places = [i + (m + offset) * 0.8 / len(rows) for i in range(len(shifts))]
@@ -295,7 +295,7 @@ def draw(paths: list[Path], path: str) -> None:
     for part, (dataset, rows) in zip(parts, records.items()):
         panels = part.subplots(1, len(ratios), sharey=True, width_ratios=ratios)
         draw_row(panels, rows)
-        panels[0].set_ylabel(f"{dataset}: % right")
+        panels[0].set_ylabel(f"{drawable(dataset)}: % right")
         lines = panels[0].get_legend_handles_labels()  # colours are of this data set
         part.legend(*lines, loc="outside lower center", ncols=8, frameon=False)
     try:

@@ -17,7 +17,6 @@ import argparse
 import collections
 import json
 import math
-import re
 import sys
 from pathlib import Path
 
@@ -27,15 +26,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import look  # noqa: E402
+from mmncl import words_of  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
-
-
-def split(text: str) -> list[str]:
-    """The words of a text, in lower case."""
-    return re.findall(r"[\w'-]+", text.lower())
 
 
 def read_text(folder: Path, n: int) -> tuple[Tensor, list[str]]:
@@ -60,14 +55,14 @@ def by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tens
     t: embeddings (N, K) of the captions. A word's activations are the mean of the normalised
     embeddings of the captions that have it.
     """
-    words_of = [{*split(caption)} for caption in captions]
+    own_words = [{*words_of(caption)} for caption in captions]
     counts = collections.Counter()
-    for own in words_of:
+    for own in own_words:
         counts.update(own)
     words = sorted(word for word, n in counts.items() if n >= at_least)
 
     rows = []
-    for own in words_of:
+    for own in own_words:
         rows.append([word in own for word in words])
     has = torch.tensor(rows, dtype=t.dtype)  # (N, V)
     return words, has.T @ F.normalize(t) / has.sum(0)[:, None]
@@ -94,10 +89,10 @@ def names_class(first: list[str], chosen: Tensor, y: Tensor, names: list[str]) -
     """
     counts = F.one_hot(y).T.float() @ chosen.float()  # (C, K)
     most_frequent = counts.argmax(0)  # (K,)
-    words_of = [split(name) for name in names]
+    in_names = [words_of(name) for name in names]
     hits = []
     for word in first:
-        in_name = torch.tensor([word in words for words in words_of])  # (C,)
+        in_name = torch.tensor([word in words for words in in_names])  # (C,)
         hits.append(in_name[most_frequent])
     return torch.stack(hits)
 
