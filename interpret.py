@@ -831,7 +831,8 @@ class Embedding:
     judge: np.ndarray | None = None  # (N, d), features by which MonoScore judges
     judge_name: str = ""
     features: np.ndarray | None = None  # (N, d), h, of which z was made
-    images: np.ndarray | list | None = None  # (N, H, W, 3), (N, 3, H, W), (N, H, W); or files
+    images: np.ndarray | None = None  # (N, H, W, 3), (N, 3, H, W), (N, H, W); look.py: or files
+    names: np.ndarray | None = None  # (N,), of the files of the images, for look.py
     title: str = ""
 
     @property
@@ -1241,7 +1242,8 @@ def checked_label(y, N: int, what: str, several=True) -> np.ndarray:
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.dtype.kind == "S":
-        y = np.char.decode(y, "utf-8")
+        y = np.char.decode(y, "utf-8", "surrogateescape")
+    need(y.ndim < 2, f"{what} has shape {y.shape}; of one-hot rows save y.argmax(1)")
     remedy = "labels are words, or the number of each image's class: save y.astype(int)"
     need(y.dtype.kind in "iuU", f"{what} is {y.dtype}; {remedy}")
     need(y.shape == (N,), f"z has {N} rows, {what} has shape {y.shape}")
@@ -1268,7 +1270,9 @@ def read_embedding(
         need(source.exists(), f"{path} has no embeddings.npz: no run, or one that has not finished")
     arrays = read_arrays(source)
     z = the_array(arrays, "z", 2, source, "the embedding z")
-    e = Embedding(z, title=path.resolve().name, images=arrays.get("images"))
+    e = Embedding(z, title=path.resolve().name)
+    e.images = arrays.get("images")
+    e.names = arrays.get("names")
     for prefix, key in ("", "y"), ("background_", "background"):
         if key in arrays:
             e.labels[prefix] = arrays[key]
@@ -1305,7 +1309,9 @@ def read_embedding(
 
 
 def the_array(arrays: dict, key: str, axes: int, path: Path, what: str):
-    """The array of this key, else the only one with so many axes; BadInput if several or none."""
+    """The only array, else that of this key, else the only one with so many axes. BadInput."""
+    if len(arrays) == 1:
+        (key,) = arrays
     if key in arrays:
         return arrays[key]
     fitting = []
@@ -1331,13 +1337,25 @@ def read_names(path: Path | None, e: Embedding) -> dict[int, str]:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text file in UTF-8, cut where a line ends and nowhere else. BadInput."""
+    """The lines of a text file in UTF-8, cut where a line ends and nowhere else. BadInput.
+
+    A line that is a string of JSON, as "a\\nb", stands for that string.
+    """
     try:
         text = path.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         raise BadInput(f"{path} cannot be read ({reason})") from None
-    return text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    return [unquoted(line) for line in lines]
+
+
+def unquoted(line: str) -> str:
+    """What a string of JSON stands for; any other line as it is."""
+    try:
+        return json.loads(line) if line.startswith('"') else line
+    except ValueError:
+        return line
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:

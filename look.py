@@ -7,10 +7,11 @@
     python look.py runs/my-run                     a finished run, into its folder
     python look.py runs/my-run runs/other          the first's page has all runs of the same images
     python look.py embedding.npz --images images.npy --classes names.txt
-    python look.py latents.npz --labels y.npy --features h.npy --images folder/
+    python look.py latents.npz --labels y.npy --features h.npy --images folder/ --names files.txt
 
 A file is what interpret.py reads: z (N, K), where you have them y, h and images. Without images the
-page has none. What counts as active, and what the numbers mean, stands in interpret.py.
+page has none. What counts as active, and what the numbers mean, stands in interpret.py. Of a folder
+the image files are in the order of --names, else of `names` beside z, else of their sorted paths.
 
 look.html            dimensions, images, and the words that tools/words.py found: one offline file
 dimensions.csv       interpret.py's numbers, a row for each dimension, the most active first
@@ -30,18 +31,22 @@ spectra.png          sparsehead.py, several runs of any file: eigenvalues of the
 
 import argparse
 import base64
+import csv
 import dataclasses
 import hashlib
 import io
 import json
 import math
+import os
 import re
 import shlex
 import sys
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import common
+import image_files
 import interpret
 from interpret import Activations, BadInput, need
 
@@ -76,7 +81,6 @@ KINDS = {  # numpy's and JavaScript's names
     "u2": "Uint16Array",
     "u4": "Uint32Array",
 }
-PICTURES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 
 
 @dataclasses.dataclass
@@ -190,17 +194,58 @@ def known_names(config: dict, root: str, given: Path | None) -> dict[str, list[s
 
 
 # ------------------------------------------------------------------------------- reading pictures
-# Images are an array (N, 1 or 3, H, W) uint8, which may be memory-mapped, or a list of files.
-def read_images(path: Path) -> np.ndarray | list[Path]:
-    """The images of a file of arrays, or the image files of a folder in the order of their names.
+# Images are an array (N, 1 or 3, H, W) uint8, which may be memory-mapped, or Files.
+class Files:
+    """Image files as the images of an embedding, of which each is read once."""
 
-    Raises BadInput where there are none.
+    def __init__(self, files: list[Path]):
+        self.files = files
+        self.shape = (len(files),)
+        self.squares = {}  # of an image its central square, at most LARGEST pixels wide
+
+    def __len__(self):
+        return len(self.files)
+
+    def tiles(self, chosen: np.ndarray) -> Tensor:
+        """The central squares of the chosen images, all enlarged to the largest of them."""
+        missing = [i for i in dict.fromkeys(chosen.tolist()) if i not in self.squares]
+        with ThreadPoolExecutor() as pool:
+            squares = pool.map(self.square, missing)
+            for i in interpret.progress(missing, "reading images"):
+                self.squares[i] = next(squares)
+        tiles = [self.squares[i] for i in chosen.tolist()]
+        side = max(tile.shape[-1] for tile in tiles)
+        return torch.stack([TF.resize(tile, [side, side]) for tile in tiles])
+
+    def square(self, i: int) -> Tensor:
+        """The central square of an image file (3, side, side) uint8; BadInput: it has none."""
+        try:
+            picture = image_files.read(self.files[i], at_least=2 * LARGEST)
+        except Exception as error:  # what a damaged image may raise is not listed anywhere
+            reason = f"{type(error).__name__}: {error}"
+            raise BadInput(f"{self.files[i]} cannot be read as an image ({reason})") from None
+        return TF.pil_to_tensor(image_files.square(picture, min(LARGEST, *picture.size)))
+
+
+def read_images(path: Path, given: Path | None, e: interpret.Embedding) -> np.ndarray | Files:
+    """The images of the embedding in a file of arrays, or in a folder of image files.
+
+    given: a file that names the image files, row by row. BadInput for what is missing or unclear.
     """
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix.lower() in PICTURES)
-        need(files, f"{path} has no image files ({', '.join(sorted(PICTURES))})")
-        print(f"{len(files):,} images, from {files[0]} to {files[-1]} in the order of their names")
-        return files
+        names = names_of_files(given, e)
+        order = f"of {given}" if given else "of 'names'"
+        if names is None:
+            names = image_files.find(path)
+            need(names, f"{path} has no image files ({', '.join(image_files.ENDINGS)})")
+            order = "of their sorted paths"
+            need_one_order(path, names)
+        need(len(names) == e.N, f"z has {e.N} rows, there are {len(names)} images in {path}")
+        for row, name in enumerate(names):
+            need((path / name).is_file(), f"{path / name}, of row {row}, is not there")
+        print(f"{path}: {len(names):,} images in the order {order}: {', '.join(names[:3])}, ...")
+        return Files([path / name for name in names])
+    need(not given, f"--names {given} is of image files; {path} is not a folder")
     arrays = interpret.read_arrays(path)
     fitting = []
     shapes = []
@@ -217,6 +262,46 @@ def read_images(path: Path) -> np.ndarray | list[Path]:
     return channels_first(fitting[0], path)
 
 
+def names_of_files(given: Path | None, e: interpret.Embedding) -> list[str] | None:
+    """What the image files are called, row by row: as given, else beside z; None if nowhere."""
+    names = e.names
+    if given is not None:
+        kind = given.suffix.lower()
+        if kind == ".csv":
+            return names_of_set(given, e.N)
+        if kind not in (".npy", ".npz"):
+            return interpret.lines_of(given)
+        names = interpret.the_array(interpret.read_arrays(given), "names", 1, given, "the names")
+    if names is None:
+        return None
+    need(
+        names.dtype.kind in "US", f"the names of image files are {names.dtype}; they must be words"
+    )
+    return [os.fsdecode(name) for name in names.ravel()]
+
+
+def names_of_set(table: Path, N: int) -> list[str]:
+    """The N files of the training or of the test set in tools/decode.py's split.csv."""
+    need(table.is_file(), f"{table} is not there")
+    sets = {"train": [], "test": []}
+    with open(table, encoding="utf-8", errors="surrogateescape", newline="") as file:
+        for row in csv.DictReader(file):
+            sets.setdefault(row.get("set"), []).append(row.get("file"))
+    fitting = [names for names in sets.values() if len(names) == N]
+    sizes = ", ".join(f"{len(names)} of {name}" for name, names in sets.items())
+    need(len(fitting) == 1, f"{table} names {sizes}: which are the {N} rows of z? Give a text file")
+    return fitting[0]
+
+
+def need_one_order(folder: Path, names: list[str]) -> None:
+    """BadInput where programs would sort the image files otherwise."""
+    first = sorted(names, key=image_files.ORDERS["sorted"])
+    for program, key in image_files.ORDERS.items():
+        for one, other in zip(first, sorted(names, key=key)):
+            text = f"{folder}: where sorted() has {one}, {program} has {other}"
+            need(one == other, f"{text}: say with --names, a text file, which row of z is which")
+
+
 def channels_first(images: np.ndarray, path: Path) -> np.ndarray:
     """Images (N, H, W, 3), (N, 3, H, W) or grey as (N, 1 or 3, H, W); BadInput for other arrays."""
     need(images.dtype == np.uint8, f"{path}: images are {images.dtype}; they must be uint8")
@@ -230,46 +315,21 @@ def channels_first(images: np.ndarray, path: Path) -> np.ndarray:
     raise BadInput(f"{path}: images have shape {images.shape}; it must be {forms}")
 
 
-def read_picture(path: Path) -> Tensor:
-    """An image file as (3, h, w) uint8. Raises BadInput where it cannot be read."""
-    try:
-        with Image.open(path) as file:
-            mode = file.mode
-            file.draft("RGB", (2 * LARGEST, 2 * LARGEST))  # of a large JPEG, decode no more
-            picture = file.convert("RGB")
-    except Exception as error:  # what a damaged image may raise is not listed anywhere
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{path} cannot be read as an image ({reason})") from None
-    need(not mode.startswith(("I", "F")), f"{path} has more than 8 bits; save it with 8")
-    return TF.pil_to_tensor(picture)
-
-
-def squares(images: Tensor, side: int) -> Tensor:
-    """The central squares of images (n, 3, h, w) uint8, scaled to `side` pixels."""
-    h, w = images.shape[2:]
-    central = TF.center_crop(images, [min(h, w)])
-    return TF.resize(central, [side, side], antialias=True)
-
-
-def pictures(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
-    """The central squares of the chosen images: (n, 3, side, side) uint8.
-
-    side: of the first image's square, but at most LARGEST
-    """
+def squares_of(images: np.ndarray | Files, chosen: np.ndarray) -> Tensor:
+    """The central squares of the chosen images: (n, 3, side, side) uint8, side at most LARGEST."""
+    if isinstance(images, Files):
+        return images.tiles(chosen)
     tiles = []
-    if isinstance(images, list):
-        side = min(LARGEST, *read_picture(images[0]).shape[1:])
-        for i in interpret.progress(chosen, "reading images"):
-            tiles.append(squares(read_picture(images[i])[None], side))
-    else:
-        side = min(LARGEST, *images.shape[2:])
-        for first in range(0, len(chosen), 500):
-            part = torch.from_numpy(np.array(images[chosen[first : first + 500]]))
-            tiles.append(squares(part.expand(-1, 3, -1, -1), side))
+    short = min(images.shape[2:])
+    side = min(LARGEST, short)
+    for first in range(0, len(chosen), 500):
+        part = torch.from_numpy(np.array(images[chosen[first : first + 500]]))
+        central = TF.center_crop(part.expand(-1, 3, -1, -1), [short, short])
+        tiles.append(TF.resize(central, [side, side]))
     return torch.cat(tiles)
 
 
-def draw_images(folder: Path, images: np.ndarray | list[Path], a: Activations) -> None:
+def draw_images(folder: Path, images: np.ndarray | Files, a: Activations) -> None:
     """top_images.png and active_images.png of the ten dimensions with the largest mean."""
     totals = np.bincount(a.dims, a.strengths, a.K)  # N times the means
     live = int((a.n > 0).sum())
@@ -286,7 +346,7 @@ def draw_images(folder: Path, images: np.ndarray | list[Path], a: Activations) -
             else:
                 places = (np.linspace(0, 1, rows) * last).astype(int)
             chosen.append(a.images[a.start[k] + places])
-        tiles = pictures(images, np.stack(chosen, 1).ravel()).float() / 255
+        tiles = squares_of(images, np.stack(chosen, 1).ravel()).float() / 255
         grid = torchvision.utils.make_grid(tiles, nrow=len(shown_dims), pad_value=1)
         scale = max(1, LARGEST // tiles.shape[-1])  # small images are enlarged, pixel by pixel
         grid = grid.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
@@ -711,7 +771,7 @@ def page(sources: list[Source], command: str) -> str:
     geometry = None
     sheets = []
     if first.images is not None:
-        geometry, sheets = sprites(pictures(first.images, chosen))
+        geometry, sheets = sprites(squares_of(first.images, chosen))
     meta = {
         "N": first.N,
         "labels": names,
@@ -759,6 +819,8 @@ def parser() -> argparse.ArgumentParser:
     add("--judge", type=Path, help="a file with another network's features (N, d) of the images")
     add("--classes", type=Path, help="a file with the name of class 0, 1, ... on each line")
     add("--images", type=Path, help="a file with uint8 images, or a folder of image files")
+    of_names = "the files in that folder, row by row: a text file, an .npz with names, split.csv"
+    add("--names", type=Path, help=of_names)
     active = "auto, nonzero or top:<share of images>"
     add("--active", type=interpret.active_rule, default="auto", help=active)
     add("--data-root", help="folder of the data sets (default: the run's)")
@@ -783,16 +845,15 @@ def folders(paths: list[Path], out: Path | None) -> list[Path]:
     return [out / name for name in names]
 
 
-def read(path: Path, folder: Path, args: argparse.Namespace, images) -> Source:
-    """The run or file at this path. images: of --images, or None."""
+def read(path: Path, folder: Path, args: argparse.Namespace) -> Source:
+    """The run or file at this path, with its own images unless others are given."""
     if path.is_file():
         source = read_file(path, folder, args)
     else:
         source = read_folder(path, folder, args)
     e = source.embedding
-    if images is not None:
-        need(len(images) == e.N, f"{path}: z has {e.N} rows, {args.images} has {len(images)}")
-        e.images = images
+    if args.images:
+        e.images = None
     elif source.config:
         root = args.data_root or source.config["data_root"]
         e.images = images_of(source.config, source.arrays, root).numpy()
@@ -833,6 +894,20 @@ def same_images(one: interpret.Embedding, other: interpret.Embedding) -> bool:
     if one.images is None or other.images is None or one.images is other.images:
         return True
     return np.array_equal(one.images, other.images)
+
+
+def give_images(sources: list[Source], path: Path, names: Path | None) -> None:
+    """The images at this path, for all sources; BadInput where they do not fit."""
+    first = sources[0].embedding
+    images = read_images(path, names, first)
+    for source in sources:
+        e = source.embedding
+        need(len(images) == e.N, f"{source.path}: z has {e.N} rows, {path} has {len(images)}")
+        same = names or np.array_equal(e.names, first.names)
+        need(same, f"{source.path} has other 'names' of its images: give --names, or show it alone")
+        e.images = images
+    if isinstance(images, Files):
+        images.tiles(random_images(first.N))  # or says now that one cannot be read
 
 
 def write(source: Source, rule: str) -> None:
@@ -881,18 +956,18 @@ def main(argv=None):
     for path in paths:
         need(path.exists(), f"{path} is not there")
     if not paths:
-        for flag in "labels", "features", "judge", "classes", "images", "data_root", "out":
+        for flag in "labels", "features", "judge", "classes", "images", "names", "data_root", "out":
             given = getattr(args, flag) is not None
             flag = f"--{flag.replace('_', '-')}"
             need(not given, f"{flag} is of embeddings; {landscapes[0]} is of sparse_coding.py")
+    need(args.images or not args.names, "--names names the files of --images, a folder")
     template()  # or says that it is missing, before anything is measured
 
-    images = None
-    if args.images:
-        images = read_images(args.images)
     sources = []
     for path, folder in zip(paths, folders(paths, args.out)):
-        sources.append(read(path, folder, args, images))
+        sources.append(read(path, folder, args))
+    if args.images and sources:
+        give_images(sources, args.images, args.names)
     for source in sources:
         write(source, args.active)
     for source in sources:

@@ -37,6 +37,7 @@ from unittest import mock
 
 import bayesncl
 import common
+import image_files
 import interpret
 import look
 import lpjepa
@@ -637,10 +638,10 @@ def test_nces_accuracy_is_of_its_own_weights(tiny, tmp_path):
 
 
 SPOKEN = {
-    "A half-disc, LEFT": ["a", "half-disc", "left"],
-    "It's left: été 2": ["it's", "left", "été", "2"],
+    "A half-disc, LEFT \u2764\ufe0f": ["a", "half-disc", "left"],
+    "It's ‘left’: e\u0301te\u0301 2, it’s": ["it's", "left", "été", "2", "it's"],
     "a " * 100: ["a"] * 64,
-    "!": [""],
+    "दिन दान می\u200cخورم كَلْب - caf\udce9": ["दिन", "दान", "می\u200cخورم", "كَلْب", "caf"],
 }
 
 
@@ -672,6 +673,21 @@ def test_classes_have_the_names_of_files_or_labels(tmp_path):
         assert mmncl.class_names(args, SimpleNamespace(classes=given)) == names
 
 
+NAMES_READ = {  # a file of names, and what they are
+    b"\xef\xbb\xbf\xef\xbb\xbfant\r\n bee \n": ["\ufeffant", " bee "],
+    "ant\u2028\x0b\x0c\x1c\x1d\x1e\x85a\rb\n".encode(): ["ant\u2028\x0b\x0c\x1c\x1d\x1e\x85a\rb"],
+    b'"a\\nb"\r\n"caf\\udce9"\n"\\"ant\\""': ["a\nb", "caf\udce9", '"ant"'],
+    b'"ant" or "bee"\n"\n"a\tb"\n': ['"ant" or "bee"', '"', '"a\tb"'],
+}
+
+
+def test_files_of_names_are_read_alike(tmp_path):
+    for content, names in NAMES_READ.items():
+        write_files(tmp_path, {"names.txt": content})
+        assert interpret.lines_of(tmp_path / "names.txt") == names
+        assert mmncl.names_in(tmp_path / "names.txt", [*range(len(names))]) == names
+
+
 def test_captions_are_made_of_names_by_templates_in_turn():
     data = SimpleNamespace(train=dict(y=torch.tensor([0, 1, 0, 0, 0, 0, 1])))
     data.test = dict(y=torch.tensor([2]))
@@ -685,7 +701,8 @@ def test_a_record_has_the_numbers_of_texts(of, tiny, run_of, tmp_path):
     arrays, names = shapes.draw(240, 100), {}
     captions = same = arrays["captions_test"]  # of equal ones each is right
     if of == "names":  # labels are words, of which captions are made
-        names = dict(y=np.array(list("abcdefghij")), background=np.array(["sky", "grass", "sand"]))
+        letters = np.array([*"abcdefghi", "j\udce9"])
+        names = dict(y=letters, background=np.array(["sky", "grass", "sand"]))
         captions = mmncl.made_of(names["y"], torch.from_numpy(arrays["y_test"]))
         for label, part in itertools.product(names, ("train", "test")):
             arrays[f"{label}_{part}"] = names[label][arrays[f"{label}_{part}"] % len(names[label])]
@@ -737,6 +754,9 @@ def as_read(x):
 
 GREY_X = dict(x_train=X_TRAIN[..., :1], x_test=X_TEST[..., :1])
 INSECTS = np.array(["ant", "bee", "fly", "moth"])
+IN_LATIN_1 = np.array([b"ant", b"bee", b"fl\xe9", b"moth"])
+READ = ["ant", "bee", "fl\udce9", "moth"]  # the byte that is no text stays
+OF_TWO_KINDS = ARRAYS | dict(y_train=2**60 + Y_TRAIN, y_test=2**60 + Y_TEST.astype(np.uint64))
 MEDMNIST = dict(train_images=X_TRAIN, train_labels=Y_TRAIN[:, None].astype(np.uint8))
 MEDMNIST |= dict(val_images=X_TEST, val_labels=Y_TEST[:, None])
 MEDMNIST |= dict(test_images=X_TEST, test_labels=Y_TEST[:, None])
@@ -752,6 +772,8 @@ DATA_FORMS = {  # arrays of a data set, and what it is to hold
     "channels last": (ARRAYS, AS_IT_IS),
     "channels first": (ARRAYS | each(as_read, ALL_X), AS_IT_IS),
     "grey, no labels": (GREY_X | dict(x_train=X_TRAIN[..., 0]), each(as_read, GREY_X)),
+    "int64 beside uint64": (OF_TWO_KINDS, AS_IT_IS | dict(classes_of_y=2**60 + np.arange(4))),
+    "bytes": (ARRAYS | each(IN_LATIN_1.take, ALL_Y), AS_IT_IS | dict(classes_of_y=READ)),
     "words": (ARRAYS | each(INSECTS.take, ALL_Y), AS_IT_IS | dict(classes_of_y=INSECTS)),
     "medmnist": (MEDMNIST, AS_IT_IS),
     "more": (ARRAYS | MORE, AS_IT_IS | OF_MORE),
@@ -1926,7 +1948,7 @@ KIND_OF = np.random.default_rng(3).permutation(np.repeat([0, 1, 2], [44, 31, 22]
 PLACE_OF = np.random.default_rng(5).permutation(np.repeat([0, 1, 2], [60, 36, 1]))
 NUMBERED = np.array([0, 2, 5])  # classes of y; below, of other files and of the background
 LARGE_INTS = np.array([2**63 + 1, 2**63 + 2, 2**64 - 1], np.uint64)
-IN_BYTES = np.array([b"ant", b"bee", b"cat"])
+IN_BYTES = np.array([b"ant", b"bee", b"c\xe9"])
 IN_WORDS = np.array(["bée", "cat\u2028tabby", '"dog", cow'])
 BESIDE_Z = {"background": IN_WORDS[PLACE_OF], "h": H_OF_Z}
 CLASS_NAMES = ["ant\u2028a", "", "", "cat\x1c\x85", "dog", "bee\x0b\x0c"]
@@ -2011,7 +2033,7 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
         texts = [row[key] for row in rows]
         if key.endswith(("class", "best")):
             own = IN_WORDS if "_" in key else classes
-            own = [*map(str, np.char.decode(own) if own is IN_BYTES else own), ""]
+            own = [*map(str, ["ant", "bee", r"c\udce9"] if own is IN_BYTES else own), ""]
             assert texts == [own[c] for c in np.nan_to_num(column[order], nan=-1).astype(int)], key
         else:
             assert [float(text or "nan") for text in texts] == close(column[order]), key
@@ -2887,10 +2909,10 @@ REFUSED = {
     "one image": (mine(x_test=X_TRAIN[:1], y_test=Y_TRAIN[:1]), MINE, "two or more"),
     "half a second label": (mine(background_train=Y_TRAIN), MINE, "no background_test"),
     "labels of another length": (mine(y_train=Y_TRAIN[:5]), MINE, "y_train has shape"),
-    "one-hot labels": (mine(y_train=np.eye(4, dtype=int)[Y_TRAIN]), MINE, "(20, 4)"),
+    "one-hot labels": (mine(y_train=np.eye(4, dtype=int)[Y_TRAIN]), MINE, "(20, 4); argmax"),
     "negative label": (mine(y_train=Y_TRAIN - 1), MINE, "from 0 on"),
     "float labels": (mine(y_train=Y_TRAIN / 2), MINE, "y_train is float64"),
-    "alien class": (mine(y_test=np.arange(8)), MINE, "[4 5 6 7]"),
+    "alien class": (mine(y_test=np.arange(8)), MINE, "[4, 5, 6, 7]"),
     "large batch": (mine(), f"{MINE} --batch-size 21", "more than the 20"),
     # methods
     "topk above K": ({}, "ncl.py --topk 9 --head-out 8", "embedding has 8 dimensions"),
@@ -2903,6 +2925,21 @@ REFUSED = {
     "no captions": (mine(), "mmncl.py --dataset mine", "lacks captions_train"),
     "captions of bytes": (mine(**IN_BYTES_TOO), "mmncl.py --dataset mine", "captions are strings"),
     "few names": (mine() | NAMES, "mmncl.py --dataset mine --classes names.txt", "names 2 classes"),
+    "a caption of no word": (
+        mine(captions_train=np.full(20, "a"), captions_test=np.array([*"abcdefg", "-"])),
+        "mmncl.py --dataset mine",
+        "caption 7 of 8; has no word",
+    ),
+    "a name of no word": (
+        mine() | {"names.txt": "ant\n!\nbee\ncow"},
+        "mmncl.py --dataset mine --classes names.txt",
+        "has no word; '!'",
+    ),
+    "names in Latin-1": (
+        mine() | {"names.txt": b"caf\xe9\n" * 4},
+        "mmncl.py --dataset mine --classes names.txt",
+        "not UTF-8",
+    ),
     # interpret.py
     "no file": ({}, "interpret.py nowhere.npz", "nowhere.npz is not there"),
     "a folder of no run": ({"empty/a.txt": ""}, "interpret.py empty", "no embeddings.npz"),
@@ -2913,6 +2950,16 @@ REFUSED = {
     "one class": (z_and(y=np.full(9, 4)), "interpret.py e.npz", "y has one class, 4"),
     "images without class": (z_and(y=np.arange(9) - 1), "interpret.py e.npz", "y has -1"),
     "few labels": (z_and(y=np.arange(8)), "interpret.py e.npz", "9 rows; y has shape (8,)"),
+    "one-hot rows": (
+        {"z.npy": Z, "y.npy": np.eye(9)},
+        "interpret.py z.npy --labels y.npy",
+        "(9, 9); argmax",
+    ),
+    "other names in Latin-1": (
+        z_and(y=np.arange(9)) | {"names.txt": b"caf\xe9\n" * 9},
+        "interpret.py e.npz --classes names.txt",
+        "not UTF-8",
+    ),
     "few features": (z_and(h=Z[:8]), "interpret.py e.npz", "z has 9 rows; has 8"),
     "few images": (z_and(images=X_TRAIN[:8]), "interpret.py e.npz", "9 rows; images has shape (8"),
     "indices outside": (entries(row=[0, 1], col=[2, 3]), "interpret.py e.npz", "indices leave"),
@@ -2962,7 +3009,7 @@ REFUSED = {
     "an own table": (
         {f"mine/{n}.png": b"" for n in range(4)} | {"mine/split.csv": "mine"},
         "decode.py mine --size 8 --test-share .5",
-        "split.csv would be overwritten",
+        "split.csv is there already",
     ),
     "an old file": ({"z.npz": b""}, "evaluate.py {ncl} --out z.npz", "name a new file"),
     "another network": ({"copy/checkpoint.pt": saved(EMPTY)}, "evaluate.py copy", "rebuilt from"),
@@ -3294,7 +3341,7 @@ def sources_of_pages():
     dense["y"] = np.array(words)[dense60[:, :4].argmax(1)]  # is told better
     signed = {"z.npz": as_coo(planted_z(60, 12, 0.3, True), y=y60), "h.npz": dict(h=h60)}
     signed["x.npy"] = small.transpose(0, 3, 1, 2)
-    names = {"names.txt": "\ufeffa\nb\r\nc\u2028\nd\ne\nf\ng\nh\ni\nj"}
+    names = {"names.txt": '\ufeffa\nb\r\nc\u2028\nd\ne\n"f\\udce9"\ng\nh\ni\nj'}
     halves = {"z.npz": as_coo(planted_z(60, 12, 0.6, True)), "y.npy": np.array([0, 2, 5, 6])[y60]}
     halves |= {"h.npy": h60[:, :4], **names, **as_pngs(tall)}
     flags = "--judge h.npy --labels y.npy --classes names.txt --images folder"
@@ -3303,7 +3350,9 @@ def sources_of_pages():
     y_of_run = {"y.npy": np.arange(100) % 5}
     images = as_coo(planted_z(20_010, 5, 0.3), y=np.arange(20_010) % 3, images=many)
     dimensions = dict(z=planted_z(120, 2005, 0.1), y=y120, background=y120[::-1] % 2)
-    of_run, grounds = ["a", "b", "c\u2028", *"defghij"], [f"background {c}" for c in range(5)]
+    of_run = ["a", "b", "c\u2028", "d", "e", "f\udce9", *"ghij"]
+    of_judge = [of_run[c] for c in (0, 2, 5, 6)]
+    grounds = [f"background {c}" for c in range(5)]
     classes = [f"class {c}" for c in range(5)]
 
     def two_files(**other):
@@ -3315,7 +3364,7 @@ def sources_of_pages():
         "no labels": ({"z.npy": planted_z(500, 40, 0.9, True)}, "z.npy --active nonzero", [], None),
         "signs": (signed, "z.npz --features h.npz --images x.npy", [classes[:4]], small),
         "halves": ({"z.npz": dense}, "z.npz --active top:0.1", [words, grounds[:2]], large),
-        "a judge": (halves, f"z.npz --active top:0.1 {flags}", [["a", "c\u2028", "f", "g"]], tall),
+        "a judge": (halves, f"z.npz --active top:0.1 {flags}", [of_judge], tall),
         "same images": (two_files(z=dense60), "a.npz b.npz", [classes[:4]], small),
         "other labels": (two_files(y=y60[::-1]), "a.npz b.npz", [classes[:4]], small),
         "other images": (two_files(images=small ^ 1), "a.npz b.npz", [classes[:4]], small),
@@ -3421,6 +3470,91 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
     for found, i in zip(tiles_of_page(tile, sheets), chosen):
         square = ImageOps.fit(Image.fromarray(images[i]).convert("RGB"), found.shape[:2], 2)
         assert np.abs(found - np.asarray(square, int)).mean() < 14  # JPEG
+
+
+# ---- which image file is whose row
+SPLIT = 'file,class,set\r\ntrain/c.png,c,train\r\nb.png,,test\r\n"a\nb.png",,test\r\n'
+ALIKE_SORTED = ["cat/1.png", "cat/2.GIF", "dog/a/1.png", "dog/b/1.png"]
+ORDERS = {  # files in a folder; what names them; the order, or words of a refusal
+    "as all sort": (ALIKE_SORTED[::-1], {}, "", ALIKE_SORTED),
+    "a class and its beginning": (["cat/1.png", "cat-big/1.png"], {}, "", "cat-big/1.png; --names"),
+    "folders in a class": (["cat/b.png", "cat/a/1.png"], {}, "", "ImageFolder has cat/b.png"),
+    "folders in folders": (["c/a/d/1.png", "c/a-b/1.png"], {}, "", "c/a-b/1.png; --names"),
+    "lines": (
+        ["cat/1.png", "cat-big/1.png"],
+        {"n.txt": "cat-big/1.png\r\ncat/1.png\n"},
+        "--names n.txt",
+        ["cat-big/1.png", "cat/1.png"],
+    ),
+    "beside z": (["b.png", "a.png"], {"e.npz": ["b.png", "a.png"]}, "", ["b.png", "a.png"]),
+    "an archive": (
+        ["b.png", "a.png"],
+        {"n.npz": dict(names=["b.png", "a.png"], x=[1, 2])},
+        "--names n.npz",
+        ["b.png", "a.png"],
+    ),
+    "of decode.py": (
+        ["a\nb.png", "b.png", "train/c.png"],
+        {"s.csv": SPLIT},
+        "--names s.csv",
+        ["b.png", "a\nb.png"],
+    ),
+    "a file twice": (["a.png"], {"n.txt": "a.png\na.png"}, "--names n.txt", ["a.png", "a.png"]),
+    "another number": (["a.png", "b.png"], {"n.txt": "a.png"}, "--names n.txt", "has 2 rows; 1 im"),
+    "no such file": (["a.png"], {"n.txt": "a.png\nc.png"}, "--names n.txt", "c.png, of row 1"),
+    "both sets": (
+        ["a.png"],
+        {"s.csv": SPLIT + "a.png,,train"},
+        "--names s.csv",
+        "2 of train; 2 of test",
+    ),
+}
+
+
+@pytest.mark.parametrize("files, names, flags, expected", ORDERS.values(), ids=ORDERS)
+def test_rows_have_their_own_images(tmp_path, monkeypatch, capsys, files, names, flags, expected):
+    monkeypatch.chdir(tmp_path)
+    for i, file in enumerate(files):
+        Path("x", file).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (60 * i, 0, 0)).save(Path("x", file))
+    rows = len(expected) if isinstance(expected, list) else 2
+    z = dict(z=np.eye(max(rows, 2)))
+    names = dict(names)
+    if "e.npz" in names:
+        z["names"] = names.pop("e.npz")
+    write_files(".", names | {"e.npz": z})
+    command = f"look.py e.npz --images x --out page {flags}"
+    if isinstance(expected, str):
+        message = refusal(command)
+        assert all(words in message for words in expected.split("; ")), message
+        assert not Path("page").exists()
+        return
+    run_program(command)
+    assert ", ".join(expected[:3]) in capsys.readouterr().out
+    meta, _, sheets = page_parts(Path("page/look.html").read_text(encoding="utf-8"))
+    tiles = tiles_of_page(meta["tile"], sheets)[:rows, :, :, 0]
+    shades = [60 * files.index(name) for name in expected]
+    assert tiles.mean((1, 2)) == pytest.approx(shades, abs=3)
+
+
+def test_tiles_are_not_the_first_images_size(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    opened = []
+    read = image_files.read
+    monkeypatch.setattr(
+        image_files, "read", lambda file, **of: opened.append(file) or read(file, **of)
+    )
+    sizes = [(1, 1), (300, 200), (9, 40), (4000, 2), (64, 64)]
+    for i, size in enumerate(sizes):
+        Path("x").mkdir(exist_ok=True)
+        Image.new("RGB", size, (50 * i, 0, 0)).save(f"x/{i}.png")
+    write_files(".", {"z.npy": np.eye(5)})
+    run_program("look.py z.npy --images x --out page")
+    assert sorted(opened) == [Path(f"x/{i}.png") for i in range(5)]
+    meta, _, sheets = page_parts(Path("page/look.html").read_text(encoding="utf-8"))
+    assert meta["tile"]["side"] == 64
+    tiles = tiles_of_page(meta["tile"], sheets)[:5, :, :, 0]
+    assert tiles.mean((1, 2)) == pytest.approx([0, 50, 100, 150, 200], abs=3)
 
 
 def test_names_are_of_the_first_who_knows(run_of, tmp_path, monkeypatch):

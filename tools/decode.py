@@ -9,8 +9,10 @@ Reads one of
     <folder>/{train,test}/<class>/*    in any depth below the class; without test/ val/ serves as it
     <folder>/{train,test}/*            images without labels
     <folder>/<class>/*, <folder>/*     with --test-share, which splits them (or train/ alone)
-Images are files that end in .jpg, .jpeg, .png, .ppm, .bmp, .pgm, .tif, .tiff or .webp; others are
-left alone: convert .gif, .heic and .avif first.
+    <folder>/data/train-*.parquet      as Hugging Face's datasets writes them, and test-*.parquet or
+                                       validation-*.parquet; needs pyarrow (tools/parquet.py)
+Images end in .jpg, .jpeg, .png, .ppm, .bmp, .gif, .pgm, .tif, .tiff or .webp (convert .heic and
+.avif first). Names that begin with a dot are left out, links are followed.
 (Of Tiny-ImageNet remove the unlabelled test/ and sort val/ into class folders first.)
 
 Writes into the folder, where --dataset finds them
@@ -20,11 +22,12 @@ Writes into the folder, where --dataset finds them
     split.csv                  file, class and set of each image, in the order of the arrays
     classes.txt                the name of class 0, 1, ... on each line, where there are labels
 
---test-share draws images one by one. Where several are of one patient or scene, make train/ and
-test/ yourself, so that both are in one of them.
+Images are turned as EXIF says (ImageFolder does not), and what is transparent is white. Grey values
+of 16 bits are divided by 257: stretch what has 12 bits to 16 first, or it is nearly black. Of
+16-bit colours the upper byte is taken. A TIFF with several pages cannot be read.
 
-Grey values of 16 bits are divided by 257: stretch what has 12 bits to 16 first, or it is nearly
-black. Of 16-bit colours the upper byte is taken. A TIFF with several pages cannot be read.
+--test-share draws images one by one. Where several are of one patient or scene, make train/ and
+test/ yourself, so that both are in one of them. A line says which test images are in training too.
 
 Until all is done they are in <folder>/decoding/. What is interrupted goes on there when it is
 started again; a list of files that has changed, another --size or another split starts afresh.
@@ -34,7 +37,6 @@ import argparse
 import csv
 import hashlib
 import json
-import math
 import os
 import shutil
 import sys
@@ -43,20 +45,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+import image_files  # noqa: E402
 
 import torch  # noqa: E402
-import torchvision.transforms.v2.functional as TF  # noqa: E402
 from runs import progress, read_json  # noqa: E402
-from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset  # noqa: E402
 
 # In the order in which they are moved: before the last, the folder does not load as a data set.
 FILES = ("split.csv", "classes.txt", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
 WORK = "decoding"  # the folder of what is not complete
-BITS_PER_SAMPLE = 258  # a TIFF file's tag
 AT_ONCE = 512  # files; so many at most are decoded again after an interruption
 
 
@@ -64,25 +63,29 @@ Images = list[tuple[str, int]]  # of each its file and the number of its class
 
 
 # ------------------------------------------------------------------------------------- image files
-def list_images(folder: Path, work: Path) -> tuple[Images, list[str]]:
-    """The images in a folder and the names of their classes, which are the folders in it.
+def list_images(folder: Path, part: str, files: list[str]) -> tuple[Images, list[str]]:
+    """The images in folder/part and the names of their classes, which are the folders in it.
 
     Without such folders, the images have no names of classes and all the number 0.
-    work: where the program writes; it is no class.
+    files: names from `folder` on
     """
-    names = sorted(os.listdir(folder))
-    classes = [name for name in names if (folder / name).is_dir() and folder / name != work]
-    files = [str(folder / name) for name in names if name.lower().endswith(IMG_EXTENSIONS)]
-    if not classes:
-        return [(file, 0) for file in files], []
-    if files:
-        remedy = "put each into the folder of its class, or remove it"
-        raise common.BadInput(f"{files[0]} lies beside the folders of the classes; {remedy}")
+    inside = os.path.join(part, "")
+    names = [file.removeprefix(inside) for file in files if file.startswith(inside)]
+    folders = [entry.name for entry in os.scandir(folder / part) if entry.is_dir()]
+    classes = sorted(name for name in folders if name != WORK and not image_files.is_hidden(name))
     numbers = {name: number for number, name in enumerate(classes)}
-    try:
-        return make_dataset(str(folder), numbers, IMG_EXTENSIONS), classes
-    except FileNotFoundError as error:  # a class has no images
-        raise common.BadInput(f"{folder}: {error}") from error
+    images = []
+    for name in sorted(names, key=image_files.image_folder):
+        of_class = Path(name).parts[0]
+        file = folder / part / name
+        beside = f"{file} lies beside the folders of the classes: put it into one, or remove it"
+        common.need(of_class in numbers or not classes, beside)
+        images.append((str(file), numbers.get(of_class, 0)))
+    empty = {*range(len(classes))} - {number for _, number in images}
+    for number in empty:
+        remedy = f"remove it, or convert its images to one of {', '.join(image_files.ENDINGS)}"
+        raise common.BadInput(f"{folder / part / classes[number]} has no images: {remedy}")
+    return images, classes
 
 
 def split(images: Images, share: float, seed: int) -> dict[str, Images]:
@@ -103,82 +106,67 @@ def split(images: Images, share: float, seed: int) -> dict[str, Images]:
 
     found = {"train": [], "test": []}
     for i, image in enumerate(images):
-        part = "test" if i in chosen else "train"
-        found[part].append(image)
+        found["test" if i in chosen else "train"].append(image)
     return found
 
 
-def find_images(folder: Path, share=None, seed=0) -> tuple[dict[str, Images], list[str]]:
-    """The images of "train" and "test", and the names of their classes; none without labels.
+def find_files(folder: Path, files: list[str], share) -> tuple[dict[str, Images], list[str]]:
+    """Of image files, all in "train" if they are to be split, and the names of their classes."""
+    train, test, val = [
+        part if (folder / part).is_dir() else "" for part in ("train", "test", "val")
+    ]
+    if test and val:
+        print(f"{folder / val} is left out, as there is a test/")
+    test = test or val
+    if share is not None:
+        common.need(not test, f"{folder / test} is a test set already: leave out --test-share")
+        images, classes = list_images(folder, train, files)
+        return {"train": images, "test": []}, classes
+    layout = "train/<class>/*.jpg and test/<class>/*.jpg"
+    unlabelled = "without labels train/*.jpg and test/*.jpg"
+    remedy = "to split <class>/*.jpg or *.jpg, add --test-share 0.2"
+    common.need(train and test, f"{folder} needs {layout} ({unlabelled}); {remedy}")
+    images, classes = list_images(folder, train, files)
+    of_test, classes_of_test = list_images(folder, test, files)
+    for name in sorted({*classes} ^ {*classes_of_test}):
+        wanted = f"train/ and {test}/ need the same classes"
+        raise common.BadInput(f"{folder}: {wanted}; '{name}' is in one of them")
+    return {"train": images, "test": of_test}, classes
+
+
+def find_images(folder: Path, share=None, seed=0, label=None):
+    """The images of "train" and "test"; the names of their classes, none without labels; contents.
 
     share: of each class, which becomes the test set where the folder has none
+    label: the column of labels, of Parquet files that have several
+    contents: a function from the names of images to what image_files.read takes
     BadInput says which layouts there are, or names a class that is in one part alone.
     """
     common.need(folder.is_dir(), f"{folder} is not a folder")
-    work = folder / WORK
-    train = folder / "train"
-    test = folder / "test"
-    if not test.is_dir():
-        test = folder / "val"
-    elif (folder / "val").is_dir():
-        print(f"{folder / 'val'} is left out, as there is a test/")
+    names = image_files.find(folder, (*image_files.ENDINGS, ".parquet"), but=WORK)
+    files = [name for name in names if name.lower().endswith(image_files.ENDINGS)]
+    contents = iter
+    if names and not files:
+        import parquet
 
-    if share is None:
-        layout = "train/<class>/*.jpg and test/<class>/*.jpg"
-        unlabelled = "without labels train/*.jpg and test/*.jpg"
-        remedy = "to split <class>/*.jpg or *.jpg, add --test-share 0.2"
-        wanted = f"{folder} needs {layout} ({unlabelled}); {remedy}"
-        common.need(train.is_dir() and test.is_dir(), wanted)
-        found = {}
-        found["train"], classes = list_images(train, work)
-        found["test"], of_test = list_images(test, work)
-        alone = sorted({*classes} ^ {*of_test})
-        if alone:
-            wanted = f"train/ and {test.name}/ need the same classes"
-            raise common.BadInput(f"{folder}: {wanted}; '{alone[0]}' is in one of them")
+        found, classes = parquet.find_rows(folder, names, label)
+        contents = parquet.contents
     else:
-        common.need(not test.is_dir(), f"{test} is a test set already: leave out --test-share")
-        whole = train if train.is_dir() else folder
-        images, classes = list_images(whole, work)
-        found = split(images, share, seed)
+        found, classes = find_files(folder, files, share)
+    remedy = f"two or more are needed, of {', '.join(image_files.ENDINGS)}"
+    if share is None and not found["test"]:
+        remedy = "add --test-share 0.2 to split the others"
+    if share is not None:
+        common.need(not found["test"], f"{folder} has a test set: leave out --test-share")
+        if found["train"]:
+            remedy = "to be split, a class needs two images"
+        found = split(found["train"], share, seed)
     for part, images in found.items():
-        wanted = f"two or more are needed, of {', '.join(IMG_EXTENSIONS)}"
-        common.need(len(images) > 1, f"{folder}: the {part} set has {len(images)} images; {wanted}")
-    return found, classes
+        common.need(len(images) > 1, f"{folder}: the {part} set has {len(images)} images; {remedy}")
+    return found, classes, contents
 
 
 # ---------------------------------------------------------------------------------------- decoding
-def read(path: str) -> Image.Image:
-    """An image file in RGB of 8 bits. ValueError where it does not tell how large a value can be.
-
-    Grey values v of 16 bits become v / 257, rounded. Of 16-bit colours Pillow takes the upper byte.
-    """
-    with Image.open(path) as image:
-        if image.format == "TIFF" and image.n_frames > 1:
-            raise ValueError("it has several pages; save each as a file of its own")
-        if not image.mode.startswith(("I", "F")):
-            return image.convert("RGB")
-        of_16_bits = image.mode == "I" and image.format in ("PNG", "PPM")
-        if not (of_16_bits or image.mode.startswith("I;16")):
-            kind = "floats" if image.mode == "F" else "signed or 32-bit integers"
-            raise ValueError(f"it holds {kind} of unknown range; save it with 8 or 16 bits")
-        bits = 16
-        if image.format == "TIFF":
-            (bits,) = image.tag_v2[BITS_PER_SAMPLE]  # 12 or 16
-        largest = 2**bits - 1
-        values = np.asarray(image) * (255 / largest)
-    return Image.fromarray(values.round().astype(np.uint8)).convert("RGB")
-
-
-def square(path: str, size: int) -> np.ndarray:
-    """An image file as (size, size, 3) uint8.
-
-    The shorter side to `size` pixels, with anti-aliasing, then the central square.
-    """
-    image = TF.resize(read(path), [size])
-    return np.asarray(TF.center_crop(image, [size, size]))
-
-
 def name_of(path: str, folder: Path) -> str:
     """What an image file is called in its data set's folder, however that is written."""
     return Path(path).relative_to(folder).as_posix()
@@ -191,23 +179,20 @@ def write_state(work: Path, state: dict) -> None:
 
 
 def need_room(folder: Path, size: int) -> None:
-    """BadInput where the disk lacks `size` bytes.
-
-    Else writing to a map would end the program without a word.
-    """
+    """BadInput where the disk lacks `size` bytes. A map would end the program without a word."""
     free = shutil.disk_usage(folder).free
     wanted = f"{size / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
     common.need(size <= free, f"{folder}: {wanted}")
 
 
-def start(work: Path, found: dict[str, Images], size: int) -> dict:
+def start(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
     """How far an earlier decoding of the same files has come; else a new one.
 
     files: a hash of their names, their parts and the size
     train, test: images that are decoded
     unreadable: the numbers of those that cannot be, by part
     """
-    names = [str(size)]
+    names = [f"{size} pixels"]
     for part, images in found.items():
         names.append(part)
         for path, _ in images:
@@ -220,23 +205,19 @@ def start(work: Path, found: dict[str, Images], size: int) -> dict:
     if state.get("files") != files:
         shutil.rmtree(work, ignore_errors=True)
         state = {"files": files, "train": 0, "test": 0, "unreadable": {"train": [], "test": []}}
+    for part, images in found.items():
+        for i in state["unreadable"][part]:
+            remedy = f"add --skip-unreadable again, or remove {work} and start afresh"
+            common.need(skip, f"{images[i][0]} could not be read and was left out; {remedy}")
     left = sum(len(images) - state[part] for part, images in found.items())
     need_room(work.parent, left * size * size * 3)
     work.mkdir(exist_ok=True)
     return state
 
 
-def need_all(found: dict[str, Images], unreadable: dict[str, list[int]], work: Path) -> None:
-    """BadInput where an earlier decoding, with --skip-unreadable, has left out a file."""
-    for part, images in found.items():
-        for i in unreadable[part]:
-            path, _ = images[i]
-            remedy = f"add --skip-unreadable again, or mend it, remove {work} and start afresh"
-            raise common.BadInput(f"{path} could not be read and was left out; {remedy}")
-
-
-def fill(part: str, images: Images, size: int, work: Path, state: dict, skip: bool) -> None:
-    """Decode what is left of a part into the memory-mapped x_<part>.npy, AT_ONCE files at a time.
+def fill(part: str, images: Images, contents, size: int, work: Path, state: dict, skip: bool):
+    """Decode what is left of a part into the memory-mapped x_<part>.npy, AT_ONCE files at a time,
+    and a hash of each image's pixels into hash_<part>.npy.
 
     Images are on disk before progress.json says so. BadInput names a file that cannot be read,
     unless such files are to be skipped.
@@ -245,11 +226,13 @@ def fill(part: str, images: Images, size: int, work: Path, state: dict, skip: bo
     mode = "r+" if state[part] else "w+"
     shape = (total, size, size, 3)
     out = np.lib.format.open_memmap(work / f"x_{part}.npy", mode, np.uint8, shape)
+    hashes = np.lib.format.open_memmap(work / f"hash_{part}.npy", mode, "S32", (total,))
 
-    def decode_one(i):
-        """None, or why file i cannot be read."""
+    def decode_one(i, source):
+        """None, or why image i cannot be read."""
         try:
-            out[i] = square(images[i][0], size)
+            out[i] = image_files.square(image_files.read(source), size)
+            hashes[i] = hashlib.sha256(out[i]).digest()
         except MemoryError:
             raise  # which says nothing of the file
         except Exception as error:  # every image format fails in its own way
@@ -257,17 +240,19 @@ def fill(part: str, images: Images, size: int, work: Path, state: dict, skip: bo
         return None
 
     starts = range(state[part], total, AT_ONCE)
+    sources = contents([name for name, _ in images[state[part] :]])
     with ThreadPoolExecutor() as pool:  # PIL lets other threads run while it decodes
         for first in progress(starts, f"{part}, {AT_ONCE} images at a time"):
             chunk = range(first, min(first + AT_ONCE, total))
-            errors = list(pool.map(decode_one, chunk))
+            errors = list(pool.map(decode_one, chunk, sources))
             failed = [i for i, error in zip(chunk, errors) if error is not None]
             if failed and not skip:
                 i = failed[0]
-                reason = f"cannot be read as an image ({errors[i - first]})"
+                text = f"{images[i][0]} cannot be read as an image ({errors[i - first]})"
                 remedy = "mend or remove it, or leave out all such files with --skip-unreadable"
-                raise common.BadInput(f"{images[i][0]} {reason}; {remedy}")
+                raise common.BadInput(f"{text}; {remedy}")
             out.flush()
+            hashes.flush()
             state["unreadable"][part] += failed
             state[part] = chunk.stop
             write_state(work, state)
@@ -276,10 +261,9 @@ def fill(part: str, images: Images, size: int, work: Path, state: dict, skip: bo
 def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
     """Write rows of the array in one .npy file into another; neither stays mapped into memory."""
     array = np.load(source, mmap_mode="r")
-    shape = (len(rows), *array.shape[1:])
     target.unlink(missing_ok=True)  # of an interrupted copy
-    need_room(target.parent, math.prod(shape) * array.itemsize)
-    copy = np.lib.format.open_memmap(target, "w+", array.dtype, shape)
+    need_room(target.parent, len(rows) * array[0].nbytes)
+    copy = np.lib.format.open_memmap(target, "w+", array.dtype, (len(rows), *array.shape[1:]))
     for i, row in enumerate(progress(rows, what)):
         copy[i] = array[row]
     copy.flush()
@@ -293,8 +277,7 @@ def complete(part: str, images: Images, classes: list[str], work: Path, unreadab
     kept = np.delete(np.arange(len(images)), unreadable)
     common.need(len(kept), f"no image of the {part} set can be read, the first is {images[0][0]}")
     path = work / f"x_{part}.npy"
-    decoded, *_ = np.load(path, mmap_mode="r").shape
-    if len(kept) < decoded:
+    if len(kept) < len(np.load(path, mmap_mode="r")):
         copy_rows(path, work / "kept.npy", kept, f"{part}, images that are kept")
         os.replace(work / "kept.npy", path)  # neither is mapped: Windows would not replace it
     left = [images[i] for i in kept]
@@ -310,11 +293,24 @@ def complete(part: str, images: Images, classes: list[str], work: Path, unreadab
     return left
 
 
+def tell_of_copies(work: Path, kept: dict[str, Images], unreadable: dict[str, list[int]]) -> None:
+    """Say which test images are in training too: on these a probe has seen the answer."""
+    train, test = [
+        np.delete(np.load(work / f"hash_{part}.npy"), unreadable[part])
+        for part in ("train", "test")
+    ]
+    copies = np.flatnonzero(np.isin(test, train))
+    if len(copies):
+        names = [name_of(kept["test"][i][0], work.parent) for i in copies[:3]]
+        of_all = f"{len(copies)} of {len(test)} test images are also in training"
+        print(f"{of_all}: {', '.join(names)}{', ...' * (len(copies) > 3)}")
+
+
 def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None:
     """split.csv: which file is in which set, in the order of the arrays."""
     errors = "surrogateescape"  # names of files are bytes
     with open(work / "split.csv", "w", newline="", encoding="utf-8", errors=errors) as file:
-        table = csv.writer(file, lineterminator="\n")
+        table = csv.writer(file)
         table.writerow(["file", "class", "set"])
         for part, images in kept.items():
             for path, number in images:
@@ -324,13 +320,17 @@ def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None
 
 
 def write_names(work: Path, classes: list[str]) -> None:
-    """classes.txt: the name of class 0, 1, ... on each line."""
-    lines = [f"{name}\n" for name in classes]
-    text = "".join(lines).encode(errors="surrogateescape")
-    (work / "classes.txt").write_bytes(text)
+    """classes.txt: the name of class 0, 1, ... on each line, as a JSON string where that is safer.
+
+    interpret.py reads back even a line break and bytes that are not UTF-8.
+    """
+    with open(work / "classes.txt", "w", encoding="utf-8", newline="\n") as file:
+        for name in classes:
+            plain = name.isprintable() and not name.startswith('"')
+            file.write(f"{name if plain else json.dumps(name)}\n")
 
 
-def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed=0) -> None:
+def decode(folder: Path, size: int, skip=False, share=None, seed=0, label=None) -> None:
     """Decode the images in `folder` to `size` pixels, from where an interrupted decoding ended."""
     work = folder / WORK
     last = folder / FILES[-1]
@@ -344,22 +344,18 @@ def decode(folder: Path, size: int, skip_unreadable=False, test_share=None, seed
         print(text)
         return
 
-    found, classes = find_images(folder, test_share, seed)
-    state = start(work, found, size)
-    if not skip_unreadable:
-        need_all(found, state["unreadable"], work)
+    found, classes, contents = find_images(folder, share, seed, label)
+    state = start(work, found, size, skip)
     if not state.get("complete"):
-        tables = ["split.csv"]
-        if classes:
-            tables.append("classes.txt")
-        for name in tables:
+        for name in FILES:
             mine = folder / name
-            common.need(not mine.exists(), f"{mine} would be overwritten: move or remove it")
+            common.need(not mine.exists(), f"{mine} is there already: move or remove it")
         for part, images in found.items():
-            fill(part, images, size, work, state, skip_unreadable)
+            fill(part, images, contents, size, work, state, skip)
         kept = {}
         for part, images in found.items():
             kept[part] = complete(part, images, classes, work, state["unreadable"][part])
+        tell_of_copies(work, kept, state["unreadable"])
         write_split(work, kept, classes)
         if classes:
             write_names(work, classes)
@@ -378,19 +374,21 @@ def main(argv=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = flags.add_argument
-    of_folder = "holds the images, laid out in one of these ways"
-    of_size = (
-        "side in pixels: 256 for ImageNet and ImageNet-100 (views of 224), 64 for Tiny-ImageNet"
-    )
+    of_size = "side in pixels: 256 for ImageNet(-100) (views of 224), 64 for Tiny-ImageNet"
     of_share = "share of each class that becomes the test set, of a folder without one"
-    whole = common.number(int, 0, 2**32 - 1)
-    add("folder", type=Path, help=of_folder)
+    add("folder", type=Path, help="holds the images, laid out in one of these ways")
     add("--size", type=common.number(int, 1), required=True, help=of_size)
     add("--skip-unreadable", action="store_true", help="leave out files that cannot be decoded")
     add("--test-share", type=common.number(float, 0.001, 0.999), help=of_share)
-    add("--seed", type=whole, default=0, help="of that choice (default: 0)")
+    add("--label", metavar="COLUMN", help="of the labels, where Parquet files have several")
+    add(
+        "--seed",
+        type=common.number(int, 0, 2**32 - 1),
+        default=0,
+        help="of that choice (default: 0)",
+    )
     args = flags.parse_args(argv)
-    decode(args.folder, args.size, args.skip_unreadable, args.test_share, args.seed)
+    decode(args.folder, args.size, args.skip_unreadable, args.test_share, args.seed, args.label)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,21 @@
 
 import csv
 import functools
+import io
 import itertools
+import json
 import os
 import re
 import shutil
+import struct
+import zlib
 from argparse import Namespace
 
 import common
+import image_files
+import interpret
+import look
+import mmncl
 import shapes
 import sparsehead
 from conftest import ROOT, records, refusal, run_program
@@ -16,6 +24,8 @@ from conftest import ROOT, records, refusal, run_program
 import decode
 import finetune
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import robustness
 import selection
@@ -24,7 +34,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 import torchvision
 from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
-from PIL import Image
+from PIL import Image, ImageOps
 from runs import data_of, load_run, read_json, read_run, write_json
 from torchvision.transforms.v2 import functional as TF
 
@@ -104,7 +114,7 @@ def test_what_has_changed_starts_afresh(tmp_path, size):
         (tmp_path / "cat/000.png").rename(tmp_path / "dog/3.png")
     run_program(f"decode.py --size {size} --test-share 0.001 --seed 1 --skip-unread", tmp_path)
     assert len(check_arrays(tmp_path, size)) == 517
-    one, same, other = [decode.find_images(tmp_path, 0.5, seed) for seed in (1, 1, 2)]
+    one, same, other = [decode.find_images(tmp_path, 0.5, seed)[:2] for seed in (1, 1, 2)]
     assert one == same != other
 
 
@@ -123,7 +133,7 @@ def test_interruptions_change_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", replace_and_stop)
     for step in range(8):  # three batches, a copy without the image, "complete", three files
         with pytest.raises(KeyboardInterrupt):
-            decode.decode(tmp_path, 4, skip_unreadable=True)
+            decode.decode(tmp_path, 4, skip=True)
         (tmp_path / "train/000.png").write_bytes(b"changed")
         assert (tmp_path / "x_test.npy").exists() == (step == 7)
         if step == 4:
@@ -134,13 +144,290 @@ def test_interruptions_change_nothing(tmp_path, monkeypatch):
     assert len(check_arrays(tmp_path, 4)) == 520
 
 
-def test_sixteen_bits_become_eight(tmp_path):
-    ramp = np.arange(2**16).reshape(256, 256)
-    for name, kind in {"a.png": "<u2", "b.tif": "<u2", "c.tif": ">u2"}.items():
-        Image.fromarray(ramp.astype(kind)).save(tmp_path / name)
-    (tmp_path / "d.pgm").write_bytes(b"P5 256 256 65535\n" + ramp.astype(">u2").tobytes())
-    for file in tmp_path.iterdir():
-        assert np.array_equal(np.asarray(decode.read(file))[..., 1], (ramp + 128) // 257), file
+def png(kind, bits, raw, transparent=b"", palette=b""):
+    """A PNG of one row of three pixels, as the format's parts."""
+    text = b"\x89PNG\r\n\x1a\n"
+    header = struct.pack(">IIBBBBB", 3, 1, bits, kind, 0, 0, 0)
+    parts = {b"IHDR": header, b"PLTE": palette, b"tRNS": transparent}
+    for name, part in (parts | {b"IDAT": zlib.compress(b"\0" + raw), b"IEND": b""}).items():
+        if part or name == b"IEND":
+            check = struct.pack(">I", zlib.crc32(name + part))
+            text += struct.pack(">I", len(part)) + name + part + check
+    return text
+
+
+GREY16 = struct.pack(">3H", 0, 40000, 65535)
+ROWS = {  # three pixels of a file -> what they are, in 8 bits
+    "grey": (png(0, 8, b"\0\7\xff"), [0, 7, 255]),
+    "grey, one colour transparent": (png(0, 8, b"\0\7\x09", b"\0\7"), [0, 255, 9]),
+    "16 bits": (png(0, 16, GREY16), [0, 156, 255]),
+    "16 bits, one value transparent": (png(0, 16, GREY16, GREY16[2:4]), [0, 255, 255]),
+    "grey and alpha": (png(4, 8, b"\0\0\7\xff\0\x80"), [255, 7, 127]),
+    "palette": (png(3, 8, b"\1\0\2", b"\xff\0", b"\1\1\1\2\2\2\3\3\3"), [255, 1, 3]),
+    "pgm of 16 bits": (b"P5 3 1 65535\n" + GREY16, [0, 156, 255]),
+}
+
+
+@pytest.mark.parametrize("content, grey", ROWS.values(), ids=ROWS)
+def test_pixels_are_what_their_file_says(content, grey):
+    found = np.asarray(image_files.read(io.BytesIO(content)))
+    assert found.tolist() == [[[value] * 3 for value in grey]]
+
+
+def naive(path, size):
+    """An image file as an array (size, size, 3), as a user of Pillow would write it."""
+    image = Image.open(path)
+    inverted = image.mode == "I;16" and getattr(image, "tag_v2", {}).get(262) == 0
+    image = ImageOps.exif_transpose(image)
+    if image.mode == "I;16":
+        values = np.asarray(image) / 257
+        image = Image.fromarray(np.rint(255 - values if inverted else values).astype(np.uint8))
+    white = Image.new("RGBA", image.size, "white")
+    white.alpha_composite(image.convert("RGBA"))
+    scaled = [int(size * side / min(image.size)) for side in image.size]
+    image = white.convert("RGB").resize(scaled, Image.Resampling.BILINEAR)
+    left, top = (round((side - size) / 2) for side in scaled)
+    return np.asarray(image.crop((left, top, left + size, top + size)))
+
+
+MODES = {  # of Pillow, and the endings of files that take them
+    "RGB": "jpg png webp tif bmp ppm",
+    "RGBA": "png webp tif",
+    "LA": "png tif",
+    "L": "jpg png tif pgm gif",
+    "P": "png gif tif",
+    "1": "png tif",
+    "CMYK": "jpg tif",
+    "YCbCr": "jpg tif",
+    "I;16": "png tif",
+}
+SIZES = (9, 7), (7, 9), (1, 1), (3, 90), (200, 2), (6, 6), (31, 6), (5, 12)  # height, width
+
+
+def write_mixed_images(folder, n):
+    """n files of all modes, endings, orientations, polarities and SIZES, in classes a, b, c."""
+    random = np.random.default_rng(0)
+    kinds = [(mode, end) for mode, ends in MODES.items() for end in ends.split()]
+    for i, (mode, end) in zip(range(n), itertools.cycle(kinds)):
+        shape = SIZES[i % 8]
+        image = Image.fromarray(random.integers(0, 256, (*shape, 4), np.uint8), "RGBA")
+        if mode == "I;16":
+            image = Image.fromarray(random.integers(0, 2**16, shape, np.uint16))
+        else:
+            image = image.convert(mode)
+        options = {}
+        if end in ("jpg", "png", "webp", "tif") and i % 3:
+            options["exif"] = Image.Exif()
+            options["exif"][0x112] = i % 10  # 1 to 8 mean something
+        if mode in ("L", "I;16") and end == "tif" and i % 2:
+            options["tiffinfo"] = {262: 0}  # white is 0
+            options.pop("exif", None)
+        if mode == "P" and end in ("png", "gif"):
+            options["transparency"] = i % 5
+        name = f"{'abc'[i % 3]}/{i % 4}/{i:03}.{end}"
+        if i % 7 == 0:
+            name = name.upper()
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        image.save(
+            folder / name, {"jpg": "jpeg", "tif": "tiff", "pgm": "ppm"}.get(end, end), **options
+        )
+
+
+def test_mixed_files_are_as_naively_read(tmp_path):
+    for part, n in ("train", 300), ("test", 60):
+        write_mixed_images(tmp_path / part, n)
+    run_program("decode.py --size 6", tmp_path)
+    rows = list(csv.DictReader(open(tmp_path / "split.csv")))
+    assert len(rows) == 360
+    for part in "train", "test":
+        files = [tmp_path / row["file"] for row in rows if row["set"] == part]
+        expected = np.stack([naive(file, 6) for file in files])
+        np.testing.assert_array_equal(np.load(tmp_path / f"x_{part}.npy"), expected)
+
+
+HIDDEN = "a/.ipynb_checkpoints/0-copy.png .git/x.png b/__MACOSX/1.png b/._1.png b/.b/c/2.png"
+
+
+def test_a_strip_is_cut_before_it_grows():
+    strip = Image.new("RGB", (200_000, 1), "blue")  # enlarged it would have 13 gigapixels
+    assert image_files.square(strip, 256).getcolors() == [(256 * 256, (0, 0, 255))]
+
+
+def test_hidden_copies_are_no_images(tmp_path, capsys):
+    write_images(tmp_path, HIDDEN.split() + ["a/0.png", "a/c/1.GIF", "b/1.png", "b/2.pgm"])
+    (tmp_path / "b/.DS_Store").touch()
+    run_program("decode.py --size 4 --test-share .5", tmp_path)
+    assert "5 hidden files or folders are left out" in capsys.readouterr().out
+    rows = list(csv.DictReader(open(tmp_path / "split.csv")))
+    assert {row["file"] for row in rows} == {"a/0.png", "a/c/1.GIF", "b/1.png", "b/2.pgm"}
+
+
+def test_links_are_followed_but_not_back(tmp_path):
+    write_images(tmp_path, ["there/0.png", "there/1.png", "mine/b/0.png"])
+    (tmp_path / "mine/a").symlink_to(tmp_path / "there")
+    (tmp_path / "mine/b/1.png").symlink_to(tmp_path / "there/1.png")
+    (tmp_path / "mine/b/back").symlink_to(tmp_path / "mine")
+    assert image_files.find(tmp_path / "mine") == ["a/0.png", "a/1.png", "b/0.png", "b/1.png"]
+
+
+NAMES = [
+    "\ufefftop",
+    " two  blanks ",
+    "a\u2028b",
+    "a\x0bb",
+    "a\x85b",
+    "a\nb",
+    "a\rb",
+    'say "a"',
+    '"a"',
+]
+NAMES += [
+    "{}",
+    "\\u0041",
+    "a,b",
+    "caf\u00e9",
+    "cafe\u0301",
+    os.fsdecode(b"caf\xe9"),
+    "-1",
+    "\u0926\u093f",
+]
+
+
+def test_names_of_folders_come_back_equal(tmp_path):
+    write_images(tmp_path, [f"{name}/{name}{i}.png" for name in NAMES for i in range(3)])
+    run_program("decode.py --size 4 --test-share .3", tmp_path)
+    names = interpret.lines_of(tmp_path / "classes.txt")
+    assert names == mmncl.names_in(tmp_path / "classes.txt", range(len(NAMES))) == sorted(NAMES)
+    for n in 1, 2:  # of a class's three, in the test set and in training
+        files = look.names_of_set(tmp_path / "split.csv", n * len(NAMES))
+        assert [os.path.dirname(file) for file in files[::n]] == sorted(NAMES)
+        assert all((tmp_path / file).exists() for file in files)
+
+
+def test_copies_in_both_sets_are_named(tmp_path, capsys):
+    write_images(tmp_path, [f"train/a/{i}.png" for i in range(9)] + ["test/a/8.png"])
+    for i in 0, 3, 4:
+        shutil.copy(tmp_path / f"train/a/{i}.png", tmp_path / f"test/a/{7 - i}.png")
+    for name in "train/a/00", "test/a/5":
+        (tmp_path / f"{name}.png").write_bytes(b"no image")
+    run_program("decode.py --size 4 --skip-unreadable", tmp_path)
+    said = "3 of 4 test images are also in training: test/a/3.png, test/a/4.png, test/a/7.png\n"
+    assert said in capsys.readouterr().out
+
+
+# ---- Parquet
+def write_table(file, labels=None, names=None, column="label", other=None, rows=4, plain=False):
+    """A Parquet file of images as PNGs, in groups of two rows; its images as arrays."""
+    images = np.random.default_rng(len(str(file))).integers(0, 256, (rows, 6, 9, 3), np.uint8)
+    contents = []
+    for image in images:
+        content = io.BytesIO()
+        Image.fromarray(image).save(content, "png")
+        contents.append(content.getvalue() if plain else dict(bytes=content.getvalue(), path="0"))
+    columns = {"id": range(rows), "img": contents}
+    features = {"img": {"_type": "Image"}}
+    for name, values in (column, labels), ("coarse", other):
+        if values is not None:
+            columns[name] = values
+            features[name] = {"_type": "ClassLabel", "names": names} if names else {}
+    table = pa.table(columns)
+    if names:
+        told = json.dumps({"info": {"features": features}})
+        table = table.replace_schema_metadata({"huggingface": told})
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, file, row_group_size=2)
+    return images[:, :, 2:8]  # of 9 columns
+
+
+TWO, ONE = [1, 0, 1, 0], [0, 2, 0, 2]
+TABLES = {  # files, each with its labels; flags; y of the two sets; names of the classes
+    "shards": (
+        {"data/train-00000-of-00002": TWO, "data/train-00001-of-00002": ONE, "data/test-0": ONE},
+        ["a", "b\u2028", "c"],
+        "",
+        (TWO + ONE, ONE),
+    ),
+    "validation, and a test set without labels": (
+        {"train/0": TWO, "test/0": 4 * [-1], "validation/0": ONE},
+        ["a", "b", "c"],
+        "",
+        (TWO, ONE),
+    ),
+    "no names": (
+        {"train": [7, 9, 7, 2**60], "val": [9, 9, 9, 7]},
+        None,
+        "",
+        ([0, 1, 0, 2], [1, 1, 1, 0]),
+    ),
+    "words": ({"train": [*"yxzx"], "test": [*"xxzx"]}, None, "", ([1, 0, 2, 0], [0, 0, 2, 0])),
+    "no labels": ({"train": None, "test": None}, None, "", (None, None)),
+    "null labels": ({"train": 4 * [None], "test": 4 * [-1]}, ["a"], "", (None, None)),
+}
+
+
+@pytest.mark.parametrize("files, names, flags, expected", TABLES.values(), ids=TABLES)
+def test_tables_become_arrays(tmp_path, files, names, flags, expected):
+    images = {
+        file: write_table(tmp_path / f"{file}.parquet", y, names) for file, y in files.items()
+    }
+    run_program(f"decode.py --size 6 {flags}", tmp_path)
+    of_test = [file for file in files if "train" not in file][-1]
+    found = np.load(tmp_path / "x_train.npy"), np.load(tmp_path / "x_test.npy")
+    np.testing.assert_array_equal(
+        found[0], np.concatenate([images[f] for f in files if "train" in f])
+    )
+    np.testing.assert_array_equal(found[1], images[of_test])
+    for part, y in zip(("train", "test"), expected):
+        file = tmp_path / f"y_{part}.npy"
+        assert file.exists() == (y is not None)
+        assert y is None or np.load(file).tolist() == y
+    if expected[0]:
+        values = sorted({*files["train"]}) if names is None else names
+        assert interpret.lines_of(tmp_path / "classes.txt") == [str(value) for value in values]
+
+
+def test_tables_of_datasets_are_read(tmp_path):
+    """Written by Hugging Face's own library, with two columns of labels and no test set."""
+    import datasets
+
+    images = [Image.fromarray(np.full((6, 6, 3), 20 * i, np.uint8)) for i in range(8)]
+    features = {"image": datasets.Image(), "fine": datasets.ClassLabel(names=["x", "y"])}
+    features["coarse"] = datasets.ClassLabel(names=["p", "q", "r"])
+    columns = {"image": images, "fine": 4 * [0, 1], "coarse": [2, 2, 2, 2, 0, 0, 0, 0]}
+    of_hub = datasets.Dataset.from_dict(columns, datasets.Features(features))
+    of_hub.to_parquet(tmp_path / "0000.parquet")
+    command = "decode.py --size 6 --test-share .5"
+    assert "fine, coarse" in refusal(command, tmp_path)
+    run_program(f"{command} --label coarse", tmp_path)
+    assert interpret.lines_of(tmp_path / "classes.txt") == ["p", "q", "r"]
+    for row in csv.DictReader(open(tmp_path / "split.csv")):
+        number = int(row["file"].removeprefix("0000.parquet#"))
+        assert row["class"] == "r" if number < 4 else "p"
+    x = np.concatenate([np.load(tmp_path / f"x_{part}.npy") for part in ("train", "test")])
+    assert sorted(x[:, 0, 0, 0].tolist()) == [20 * i for i in range(8)]
+
+
+# rows of which file are what, and what the refusal names
+BAD_TABLES = {
+    "a missing shard": (
+        {"train-00000-of-00002": TWO, "test": TWO},
+        ["a", "b"],
+        "1 are there, not 2",
+    ),
+    "some labels missing": ({"train": [0, -1, 0, 1], "test": TWO}, ["a", "b"], "train.parquet#1"),
+    "labels in one set": ({"train": TWO, "test": None}, ["a", "b"], "one has no labels"),
+    "an unknown class": ({"train": TWO, "test": ONE}, ["a", "b"], "class 2"),
+    "real labels": ({"train": [0.5, 1, 0, 1], "test": TWO}, None, "label is double"),
+    "no test set": ({"train": TWO}, ["a", "b"], "--test-share"),
+}
+
+
+@pytest.mark.parametrize("files, names, words", BAD_TABLES.values(), ids=BAD_TABLES)
+def test_tables_that_do_not_fit_are_refused(tmp_path, files, names, words):
+    for file, labels in files.items():
+        write_table(tmp_path / f"{file}.parquet", labels, names)
+    assert words in refusal("decode.py --size 6", tmp_path)
+    assert not (tmp_path / "decoding").exists()
 
 
 # -------------------------------------------------------------------------------- evaluate and runs

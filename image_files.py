@@ -1,0 +1,134 @@
+"""Picture files of any folder: which they are, in what order, and what is in them.
+
+tools/decode.py makes training data of them, look.py shows them.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torchvision.transforms.v2.functional as TF
+from PIL import Image, ImageOps
+
+ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+LEFT_BY_PROGRAMS = ("__MACOSX", "@eaDir")  # copies and thumbnails, as in folders named .something
+BITS_PER_SAMPLE, POLARITY = 258, 262  # a TIFF file's tags
+
+
+# --------------------------------------------------------------------------- which, and what order
+def find(folder: Path, endings=ENDINGS, but="") -> list[str]:
+    """The files in a folder and below that end so: names within it, in ImageFolder's order.
+
+    Links are followed. Names that begin with a dot, and what is LEFT_BY_PROGRAMS, are left out at
+    every depth; a line says how many.
+    but: a folder in it that is left out too
+    """
+    found = []
+    hidden = []
+
+    def walk(inside: str, real: tuple[str, ...]) -> None:
+        here = os.path.join(folder, inside)
+        real = *real, os.path.realpath(here)
+        if real[-1] in real[:-1]:  # a link back to a folder that it is in
+            return
+        for name in os.listdir(here):
+            path = os.path.join(inside, name)
+            of_kind = name.lower().endswith(endings)
+            is_folder = os.path.isdir(os.path.join(here, name))
+            if is_hidden(name):
+                if of_kind or is_folder:
+                    hidden.append(path)
+            elif is_folder and path != but:
+                walk(path, real)
+            elif of_kind:
+                found.append(path)
+
+    walk("", ())
+    if hidden:
+        count = f"{len(hidden)} hidden files or folders are left out"
+        print(f"{folder}: {count}, first {min(hidden)}")
+    return sorted(found, key=image_folder)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a file or folder is none of the user's."""
+    return name.startswith(".") or name in LEFT_BY_PROGRAMS
+
+
+def image_folder(name: str) -> tuple[str, str, str]:
+    """torchvision's ImageFolder sorts by class, in a class by folder, in a folder by file."""
+    folder, file = os.path.split(name)
+    return folder.split(os.sep)[0], folder, file
+
+
+def path_by_path(name: str) -> str:
+    """As sorted() and glob's users sort paths: "a-b/1.png" is before "a/1.png"."""
+    return name
+
+
+def part_by_part(name: str) -> list[str]:
+    """As pathlib sorts paths: folder "a" is before folder "a-b"."""
+    return name.split(os.sep)
+
+
+ORDERS = {"sorted": path_by_path, "ImageFolder": image_folder, "pathlib": part_by_part}
+
+
+# -------------------------------------------------------------------------------------- one picture
+def read(source, at_least: int | None = None) -> Image.Image:
+    """A picture in RGB of 8 bits, upright as EXIF says, what is transparent over white.
+
+    Grey values v of 16 bits become v / 257, rounded. Of 16-bit colours Pillow takes the upper byte,
+    of a moving picture the first. ValueError where it does not tell how large a value can be.
+
+    source: a path, or a file of bytes
+    at_least: pixels of a side that are needed; of a large JPEG not many more are decoded
+    """
+    with Image.open(source) as image:
+        of_tiff = image.format == "TIFF"
+        if of_tiff and image.n_frames > 1:
+            raise ValueError("it has several pages; save each as a file of its own")
+        if at_least:
+            image.draft("RGB", (at_least, at_least))
+        is_deep = image.mode.startswith(("I", "F"))
+        if is_deep:
+            largest = largest_value(image)
+            inverted = of_tiff and image.tag_v2.get(POLARITY) == 0
+            transparent = image.info.get("transparency")
+        image = ImageOps.exif_transpose(image)
+    if is_deep:
+        values = np.asarray(image)
+        grey = values * (255 / largest)
+        if inverted:
+            grey = 255 - grey
+        if transparent is not None:
+            grey[values == transparent] = 255
+        image = Image.fromarray(grey.round().astype(np.uint8))
+    elif image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(white, image)
+    return image.convert("RGB")
+
+
+def largest_value(image: Image.Image) -> int:
+    """What white is in a grey picture of more than 8 bits; ValueError where nothing tells."""
+    of_16_bits = image.mode == "I" and image.format in ("PNG", "PPM")
+    if not (of_16_bits or image.mode.startswith("I;16")):
+        kind = "floats" if image.mode == "F" else "signed or 32-bit integers"
+        raise ValueError(f"it holds {kind} of unknown range; save it with 8 or 16 bits")
+    bits = 16
+    if image.format == "TIFF":
+        (bits,) = image.tag_v2[BITS_PER_SAMPLE]  # 12 or 16
+    return 2**bits - 1
+
+
+def square(image: Image.Image, size: int) -> Image.Image:
+    """The shorter side to `size` pixels, with anti-aliasing, then the central square.
+
+    What is longer than 32 times its shorter side is cut to that first: it might fill the memory.
+    """
+    most = 32 * min(image.size)
+    image = TF.center_crop(image, [min(image.height, most), min(image.width, most)])
+    image = TF.resize(image, [size])
+    return TF.center_crop(image, [size, size])
