@@ -16,12 +16,11 @@ BITS_PER_SAMPLE, POLARITY = 258, 262  # a TIFF file's tags
 
 
 # --------------------------------------------------------------------------- which, and what order
-def find(folder: Path, endings=ENDINGS, but="") -> list[str]:
+def find(folder: Path, endings=ENDINGS) -> list[str]:
     """The files in a folder and below that end so: names within it, in ImageFolder's order.
 
     Links are followed. Names that begin with a dot, and what is LEFT_BY_PROGRAMS, are left out at
     every depth; a line says how many.
-    but: a folder in it that is left out too
     """
     found = []
     hidden = []
@@ -38,7 +37,7 @@ def find(folder: Path, endings=ENDINGS, but="") -> list[str]:
             if is_hidden(name):
                 if of_kind or is_folder:
                     hidden.append(path)
-            elif is_folder and path != but:
+            elif is_folder:
                 walk(path, real)
             elif of_kind:
                 found.append(path)

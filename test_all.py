@@ -2978,6 +2978,11 @@ REFUSED = {
     "not its data": ({"tiny.npz": ARRAYS}, "look.py {ncl} --data-root . --out a", "not the data"),
     "many pictures": (z_and() | X, "look.py e.npz --images x.npy", "x.npy has 20"),
     "no pictures": (z_and() | {"x/a.txt": ""}, "look.py e.npz --images x", "has no image files"),
+    "other names": (
+        {"x/0.png": b"", "a.npz": dict(z=Z, names=9 * ["0.png"]), "b.npz": dict(z=Z)},
+        "look.py a.npz b.npz --images x --out c",
+        "b.npz has other 'names'",
+    ),
     "one name": ({"a/z.npy": Z, "b/z.npy": Z}, "look.py a/z.npy b/z.npy --out a", "have one name"),
     "no archive of curves": ({"run/curves.npz": b"no"}, "look.py run", "curves.npz cannot be read"),
     "no experiment": ({"run/curves.npz": dict(a=Z)}, "look.py run", "curves of no experiment"),
@@ -2999,6 +3004,16 @@ REFUSED = {
         {"mine/train/a/1.png": b"", "mine/test/b/1.png": b""},
         "decode.py mine --size 8",
         "need the same classes; 'a'",
+    ),
+    "an empty class": (
+        {"mine/a/1.png": b"", "mine/a/2.png": b"", "mine/b/1.heic": b""},
+        "decode.py mine --size 8 --test-share .5",
+        "mine/b has no images; .webp",
+    ),
+    "one image a class": (
+        {"mine/a/1.png": b"", "mine/b/1.png": b""},
+        "decode.py mine --size 8 --test-share .5",
+        "the test set has 0 images; needs two images; a has 1",
     ),
     "another size": ({"mine/x_test.npy": X_TRAIN}, "decode.py mine --size 9", "to 8 pixels"),
     "a stray image": (

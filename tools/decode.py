@@ -57,8 +57,6 @@ from runs import progress, read_json  # noqa: E402
 FILES = ("split.csv", "classes.txt", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
 WORK = "decoding"  # the folder of what is not complete
 AT_ONCE = 512  # files; so many at most are decoded again after an interruption
-
-
 Images = list[tuple[str, int]]  # of each its file and the number of its class
 
 
@@ -143,7 +141,7 @@ def find_images(folder: Path, share=None, seed=0, label=None):
     BadInput says which layouts there are, or names a class that is in one part alone.
     """
     common.need(folder.is_dir(), f"{folder} is not a folder")
-    names = image_files.find(folder, (*image_files.ENDINGS, ".parquet"), but=WORK)
+    names = image_files.find(folder, (*image_files.ENDINGS, ".parquet"))
     files = [name for name in names if name.lower().endswith(image_files.ENDINGS)]
     contents = iter
     if names and not files:
@@ -159,7 +157,9 @@ def find_images(folder: Path, share=None, seed=0, label=None):
     if share is not None:
         common.need(not found["test"], f"{folder} has a test set: leave out --test-share")
         if found["train"]:
-            remedy = "to be split, a class needs two images"
+            sizes = np.bincount([number for _, number in found["train"]])
+            one = f"{(*classes, folder)[sizes.argmin()]} has {sizes.min()}"
+            remedy = f"each class needs two images to be split, {one}"
         found = split(found["train"], share, seed)
     for part, images in found.items():
         common.need(len(images) > 1, f"{folder}: the {part} set has {len(images)} images; {remedy}")

@@ -249,7 +249,7 @@ HIDDEN = "a/.ipynb_checkpoints/0-copy.png .git/x.png b/__MACOSX/1.png b/._1.png 
 
 
 def test_a_strip_is_cut_before_it_grows():
-    strip = Image.new("RGB", (200_000, 1), "blue")  # enlarged it would have 13 gigapixels
+    strip = Image.new("RGB", (3_000_000, 1), "blue")  # enlarged, Pillow would refuse it
     assert image_files.square(strip, 256).getcolors() == [(256 * 256, (0, 0, 255))]
 
 
@@ -268,6 +268,13 @@ def test_links_are_followed_but_not_back(tmp_path):
     (tmp_path / "mine/b/1.png").symlink_to(tmp_path / "there/1.png")
     (tmp_path / "mine/b/back").symlink_to(tmp_path / "mine")
     assert image_files.find(tmp_path / "mine") == ["a/0.png", "a/1.png", "b/0.png", "b/1.png"]
+
+
+def test_files_are_in_image_folders_order(tmp_path):
+    names = "cat/b cat/a/1 cat/a/d/2 cat/a-b/3 cat/a.b cat/A cat-big/1 Cat/1 cat+/0/1"
+    write_images(tmp_path, [f"{name}.png" for name in names.split()])
+    expected = [file for file, _ in torchvision.datasets.ImageFolder(tmp_path).samples]
+    assert [str(tmp_path / name) for name in image_files.find(tmp_path)] == expected
 
 
 NAMES = [
