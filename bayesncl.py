@@ -86,7 +86,7 @@ def nt_xent(z1, z2, temperature):
 
     z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
     """
-    assert z1.shape == z2.shape, (z1.shape, z2.shape)
+    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z = torch.cat([z1, z2]).float()  # (2N, K)
         z = F.normalize(z, dim=1, eps=EPS)
@@ -101,6 +101,7 @@ def bernoulli_kl(alpha, rho):
 
     alpha: (N, K). Both probabilities are clamped to [0.01, 0.99]; beyond, α has no gradient.
     """
+    assert alpha.ndim == 2, alpha.shape
     alpha = alpha.float().clamp(0.01, 0.99)
     rho = min(max(rho, 0.01), 0.99)
     if_open = alpha * torch.log(alpha / rho)

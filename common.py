@@ -467,18 +467,19 @@ COLOUR_OPERATORS = [adjust_brightness, adjust_contrast, adjust_saturation, adjus
 def gaussian_blur(x: Tensor, sigma: Tensor, kernel=13) -> Tensor:
     """Blur x (N, 3, S, S) with standard deviations sigma (N,) in pixels; borders are reflected.
 
-    kernel: odd; 6σ or more for the largest σ in use, which is 2; below 2·S, or it cannot reflect.
+    kernel: odd; 6σ or more for the largest σ in use, which is 2; at most 2·S − 1 of it are used, as
+    no more can be reflected.
     """
     n, c, s, _ = x.shape
     need(kernel % 2 == 1, f"a kernel of {kernel} has no middle: give an odd one")
     if on_cpu(sigma):  # a GPU would have to wait
         need((sigma > 0).all(), "blur needs a standard deviation above 0")
-    half = kernel // 2
+    half = min(kernel // 2, s - 1)
     offset = torch.arange(-half, half + 1, device=x.device)
     taps = (-offset.square() / (2 * sigma.square()[:, None])).softmax(1)  # (N, kernel), a Gaussian
     # Along an axis blur is a matrix. Its column j is what blur makes of the unit vector j.
     unit = F.pad(torch.eye(s, device=x.device)[None], (half, half), mode="reflect")[0]
-    matrix = (unit.unfold(1, kernel, 1) @ taps.T).permute(2, 1, 0)  # (N, S, S)
+    matrix = (unit.unfold(1, 2 * half + 1, 1) @ taps.T).permute(2, 1, 0)  # (N, S, S)
     x = torch.bmm(x.reshape(n, c * s, s), matrix.mT).view_as(x)
     return matrix[:, None] @ x
 
@@ -774,7 +775,8 @@ class Run:
         self.data = data
         self.model = model
         self.optimizer = optimizer
-        self.knn = knn and "y" in data.train  # whether to measure it ten times in a run
+        # Whether to measure it ten times in a run.
+        self.knn = knn and "y" in data.train and len(data.classes["y"]) > 1
         self.log = []  # a record for each epoch that is done
         self.bf16 = args.precision == "bf16"
         now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # microseconds, as runs may start at once
@@ -1066,7 +1068,7 @@ def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
 
     They tell nothing where there is one class, or no live dimension: then there are none.
     """
-    z = F.normalize(z).abs()
+    z = F.normalize(z.float()).abs()
     z = z * (z > ACTIVE)
     z = z[:, z.any(0)]  # (N, live)
     if z.shape[1] == 0 or (y == y[0]).all():
@@ -1126,8 +1128,8 @@ def print_table(metrics: dict, data: Data) -> None:
                 value = f"{round(value, digits) + 0:.{digits}f}"  # + 0: no −0.0
             cells.append(value or "–")
         print(f"{'class' if label == 'y' else label:10}", *(f"{cell:>7}" for cell in cells))
-        if label in data.classes and len(data.classes[label]) == 1:
-            print(f"{label} has one class: nothing can be told apart")
+        if label in data.classes and len(data.test[label].unique()) == 1:
+            print(f"{label} has one class among the test images: dimensions tell nothing apart")
     print(LEGEND)
 
 

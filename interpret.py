@@ -16,7 +16,8 @@ Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NC
 more than half of its entries active. With negative entries each of its dimensions becomes two, +k
 and -k, active on the 1 % of the images where z_k is largest and smallest; without, it has +k alone.
 --active nonzero or --active top:0.03 decides otherwise. Strength is that of z / |z|, except that a
-dimension which is equal on all images is dead: there it would measure 1 / |z|.
+dimension which is equal on all images is dead: there it would measure 1 / |z|. Equal means within
+1e-5 of the largest value, or, of float16, within a step of it; images of z = 0 do not count.
 
 Cons. of a dimension is the share of its commonest class. It is high by chance where a dimension is
 active on few images, and high without any training of the head where the features are good. So each
@@ -44,6 +45,7 @@ import functools
 import itertools
 import json
 import math
+import os
 import sys
 import time
 import zipfile
@@ -219,9 +221,15 @@ def ranges(z: np.ndarray | Entries) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_constant(z: np.ndarray | Entries) -> np.ndarray:
-    """Which dimensions of z (N, K) have one value on all images, (K,) bool."""
+    """Which dimensions of z (N, K) are equal on all images, up to rounding, (K,) bool."""
+    kind = z.values.dtype if isinstance(z, Entries) else z.dtype
+    equal = max(ACTIVE, np.finfo(np.result_type(kind, np.float16)).eps)  # of the largest value
+    if isinstance(z, Entries):
+        z = replace(z, N=np.count_nonzero(np.bincount(z.images, z.values != 0)))
+    elif 0 < np.count_nonzero(z.any(1)) < len(z):
+        z = z[z.any(1)]
     least, largest = ranges(z)
-    return least == largest
+    return largest - least <= equal * np.maximum(np.abs(least), np.abs(largest))
 
 
 def rule_for(u: np.ndarray | Entries) -> str:
@@ -248,6 +256,7 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
     if rule == "nonzero":
         return lists(u if isinstance(u, Entries) else active_entries(u))
     N, K = u.shape
+    need(0 < share_of(rule) < 1, f"{rule}: give auto, nonzero or top:0.01")
     most = count_of(share_of(rule), N)
     halves = bool((ranges(u)[0] < -ACTIVE).any())
     # Images in random order: which of equal values are listed last then falls at random.
@@ -617,6 +626,7 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     None where that would be less than an image for each class, or z has fewer than k dimensions.
     """
     N = len(y)
+    need(z.shape[0] == N, f"z has {z.shape[0]} rows, y has {N}")
     C = y.max() + 1
     accuracy = dict.fromkeys(PROBES)
     enough = min(N // 2, 10_000, 8 * CELLS // (C * max(PROBES)))
@@ -634,7 +644,7 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     values = entries_of(z, np.concatenate([train, test]), dims)
     fitted = values[: len(train)]
     values = (values - fitted.mean(0)) / fitted.std(0).clamp(min=1e-6)
-    for k in PROBES:
+    for k in progress(PROBES, "probes"):
         if k > z.shape[1]:
             break
         x = values[:, places[:, :k]].transpose(0, 1)  # (C, train + test, k)
@@ -742,6 +752,8 @@ def mono_score(a: Activations, h: Tensor) -> np.ndarray:
     strengths, each dimension's scaled to [0, 1]; less that of all pairs. The authors (arXiv
     2504.02821) scale activations with their signs and subtract nothing.
     """
+    judged = isinstance(h, Tensor) and len(h) == a.N
+    need(judged, f"MonoScore needs unit_judge(h) of features h of all {a.N} images")
     strengths = a.strengths.astype(np.float64)
     first = a.start[a.dims]  # of each entry: the strongest of its list
     last = a.start[a.dims + 1] - 1
@@ -824,7 +836,10 @@ def overlaps(a: Activations) -> tuple[np.ndarray, float | None]:
 # ---------------------------------------------------------------------- all of them, and controls
 @dataclass
 class Embedding:
-    """An embedding z (N, K) and what is known of its N images, None where it is not there."""
+    """An embedding z (N, K) and what is known of its N images, None where it is not there.
+
+    Lists and tensors become arrays; labels may be those of the prefix "" alone.
+    """
 
     z: np.ndarray | Entries
     labels: dict[str, np.ndarray] = field(default_factory=dict)  # prefix -> (N,)
@@ -834,6 +849,17 @@ class Embedding:
     images: np.ndarray | None = None  # (N, H, W, 3), (N, 3, H, W), (N, H, W); look.py: or files
     names: np.ndarray | None = None  # (N,), of the files of the images, for look.py
     title: str = ""
+
+    def __post_init__(self):
+        for name in "z", "judge", "features":
+            value = getattr(self, name)
+            if isinstance(value, Tensor):
+                (value,) = of_tensors({name: value}).values()
+            if not isinstance(value, Entries | None):
+                value = np.asarray(value)
+            setattr(self, name, value)
+        if not isinstance(self.labels, dict):
+            self.labels = {"": self.labels}
 
     @property
     def N(self):
@@ -861,6 +887,8 @@ class Findings:
 def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findings:
     """Measure an embedding, beside random directions, and its controls. Raises BadInput.
 
+    rule: what counts as active, auto, nonzero or top:<share>
+
     columns, beside of_label's: n, images it is active on; act, their share of all; mean, the sum of
     strengths on them, divided by the number of all; mono, mono_score; duplicate, the largest
     |cosine| with another dimension.
@@ -883,7 +911,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     columns["duplicate"], numbers["corr"] = overlaps(a)
     numbers["duplicate_dims"] = int((columns["duplicate"] > DUPLICATE).sum())
     least, largest = ranges(e.z)
-    numbers["constant_dims"] = int(((least == largest) & (largest != 0)).sum())
+    numbers["constant_dims"] = int((is_constant(e.z) & ((least != 0) | (largest != 0))).sum())
     directions_of = "z" if e.features is None else "h"
     findings = Findings(a, rule, labels, columns, numbers, {}, directions_of)
     if controls:
@@ -1024,7 +1052,7 @@ def along_directions(vectors: Vectors, basis: Tensor, n: np.ndarray, from_smalle
     """Direction j of the basis, active on the n[j] images where it is largest."""
     images = []
     values = []
-    for some in pieces(len(n), vectors.N):
+    for some in progress(pieces(len(n), vectors.N), "directions"):
         along = vectors.along(basis[:, some]).T.contiguous()  # (width, N)
         for row, most in zip(along, n[some].tolist()):
             strengths, places = row.topk(most)
@@ -1209,12 +1237,20 @@ def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = Non
 
 # ------------------------------------------------------------------------------------- checking
 def check(e: Embedding) -> dict[str, np.ndarray]:
-    """BadInput where an embedding cannot be measured; the labels (N,) by their prefix."""
+    """BadInput where an embedding cannot be measured; the labels (N,) by their prefix.
+
+    A label that all images share is left out, and a line says so.
+    """
     check_numbers(e.z, "z")
     need(e.N > 1 and e.K > 1, f"z is {e.N} x {e.K}; it needs two images and dimensions or more")
     labels = {}
     for prefix, y in e.labels.items():
-        labels[prefix] = checked_label(y, e.N, prefix.removesuffix("_") or "y")
+        what = prefix.removesuffix("_") or "y"
+        y = checked_label(y, e.N, what)
+        if (y == y[0]).all():
+            print(f"{what} has one class, {y[0]}, so it is left out: dimensions tell nothing apart")
+        else:
+            labels[prefix] = y
     for name, h in (e.judge_name or "the judge", e.judge), ("h", e.features):
         if h is not None:
             dense = not isinstance(h, Entries)
@@ -1236,13 +1272,15 @@ def check_numbers(z: np.ndarray | Entries, what: str) -> None:
     need(finite.all(), f"{what} is not finite: nan, inf or too large")
 
 
-def checked_label(y, N: int, what: str, several=True) -> np.ndarray:
+def checked_label(y, N: int, what: str) -> np.ndarray:
     """Labels y, (N,) or (N, 1), as (N,): integers of any size or words. Raises BadInput."""
     y = np.asarray(y)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8", "surrogateescape")
+    if y.dtype.kind == "O" and all(isinstance(word, str) for word in y.flat):
+        y = y.astype(str)  # as pandas keeps words
     need(y.ndim < 2, f"{what} has shape {y.shape}; of one-hot rows save y.argmax(1)")
     remedy = "labels are words, or the number of each image's class: save y.astype(int)"
     need(y.dtype.kind in "iuU", f"{what} is {y.dtype}; {remedy}")
@@ -1250,8 +1288,6 @@ def checked_label(y, N: int, what: str, several=True) -> np.ndarray:
     if y.dtype.kind == "i":
         remedy = "number the classes from 0, and leave out images that have none"
         need(y.min() >= 0, f"{what} has {y.min()}: {remedy}")
-    one = several and (y == y[0]).all()
-    need(not one, f"{what} has one class, {y[0]}; a dimension needs two to tell apart")
     return y
 
 
@@ -1494,12 +1530,11 @@ def folder_for(path: Path, out: Path | None) -> Path:
     return path.with_name(f"{path.name}-interpret")  # no two files share it
 
 
-def make_folder(out: Path) -> None:
-    """Make a folder for results; BadInput where that cannot be."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"{out} cannot be made ({error.strerror}): give --out") from None
+def check_folder(out: Path) -> None:
+    """BadInput where a folder for results cannot be made or written."""
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    writable = there.is_dir() and os.access(there, os.W_OK)
+    need(writable, f"{out} cannot be made or written: give --out")
 
 
 def main(argv=None):
@@ -1507,7 +1542,7 @@ def main(argv=None):
     e = read_embedding(args.source, args.labels, args.features, args.judge)
     names = read_names(args.classes, e)
     out = folder_for(args.source, args.out)
-    make_folder(out)
+    check_folder(out)
     print(f"measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     findings = interpret(e, args.active)
     words = f"{about(e, findings)}\n{tell_most(findings, names)}".rstrip()
@@ -1523,6 +1558,7 @@ def main(argv=None):
         "numbers": findings.numbers,
         **findings.controls,
     }
+    out.mkdir(parents=True, exist_ok=True)
     (out / "interpret.json").write_text(json.dumps(record, indent=1) + "\n")
     (out / "interpret.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
     write_csv(out / "dimensions.csv", findings, names)

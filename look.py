@@ -149,7 +149,7 @@ def read_arrays_of_run(folder: Path) -> dict[str, Tensor | np.ndarray]:
     if not sound or not (h.sum() + z.sum()).isfinite():
         raise ValueError("embeddings.npz is damaged, or not finite")
     for name, y in arrays.items():
-        interpret.checked_label(y, len(z), name, several=False)
+        interpret.checked_label(y, len(z), name)
     return {"h": h, "z": z} | arrays
 
 
@@ -913,9 +913,9 @@ def give_images(sources: list[Source], path: Path, names: Path | None) -> None:
 def write(source: Source, rule: str) -> None:
     """Measure what was read; write its table, and pictures where there are images."""
     e = source.embedding
-    interpret.make_folder(source.folder)
     print(f"{e.title}: measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     source.findings = interpret.interpret(e, rule)
+    source.folder.mkdir(parents=True, exist_ok=True)
     names = source.names.get("", {})
     interpret.write_csv(source.folder / "dimensions.csv", source.findings, names)
     if e.images is not None:
@@ -965,6 +965,7 @@ def main(argv=None):
 
     sources = []
     for path, folder in zip(paths, folders(paths, args.out)):
+        interpret.check_folder(folder)
         sources.append(read(path, folder, args))
     if args.images and sources:
         give_images(sources, args.images, args.names)

@@ -104,10 +104,10 @@ def sliced_wasserstein(z, target, directions):
     z, target: (N, K), the rows of which are compared as two sets
     directions: (P, K), of norm 1
     """
-    assert z.shape == target.shape, (z.shape, target.shape)
+    assert z.shape == target.shape == (len(z), z.shape[-1]), (z.shape, target.shape)
     with torch.autocast(z.device.type, enabled=False):  # float32, whatever the caller's autocast
-        of_z = directions @ z.float().T  # (P, N), projections
-        of_target = directions @ target.float().T  # (P, N)
+        of_z = directions.float() @ z.float().T  # (P, N), projections
+        of_target = directions.float() @ target.float().T  # (P, N)
     # In one dimension the cheapest way to move one set onto the other keeps the order.
     return F.mse_loss(of_z.sort(1).values, of_target.sort(1).values)
 

@@ -89,7 +89,7 @@ def info_nce(v, t, temperature):
 
     v, t: (N, K), the embeddings of images and of their captions, not necessarily normalised.
     """
-    assert v.shape == t.shape, (v.shape, t.shape)
+    assert v.shape == t.shape == (len(v), v.shape[-1]), (v.shape, t.shape)
     with torch.autocast(v.device.type, enabled=False):  # float32, whatever the caller's autocast
         v = F.normalize(v.float(), dim=1, eps=EPS)
         t = F.normalize(t.float(), dim=1, eps=EPS)
@@ -315,11 +315,12 @@ def measure_text(run, v, captions, names):
     _, numbers = np.unique(same, return_inverse=True)  # equal where one is right for the other
     numbers = torch.from_numpy(numbers).to(v.device)  # (N,)
     # Named after what is found: text_r1, where an image asks and a caption answers; then image_r1.
-    metrics["text_r1"], metrics["text_r5"] = recall(v, t, numbers)
-    metrics["image_r1"], metrics["image_r5"] = recall(t, v, numbers)
+    if numbers.any():  # else all captions are equal, and any is right
+        metrics["text_r1"], metrics["text_r5"] = recall(v, t, numbers)
+        metrics["image_r1"], metrics["image_r5"] = recall(t, v, numbers)
 
     for label, prefix, prompt in ("y", "", "a {}"), ("background", "background_", "on {}"):
-        if label in names:
+        if len(names.get(label, [])) > 1:
             _, prompts = embed(run.model, [prompt.format(name) for name in names[label]], v.device)
             right = nearest(v, prompts, 1)[:, 0].cpu() == test[label]
             metrics[f"{prefix}zero_shot"] = 100 * right.float().mean().item()
@@ -398,7 +399,7 @@ def main(argv=None):
         for name, value in found.items():
             if name.endswith(("_r1", "_r5", "zero_shot")):
                 shown.append(f"{name} {value:.1f}")
-        print(", ".join(shown))
+        print(", ".join(shown) or "The captions are equal: there is nothing to retrieve")
 
 
 if __name__ == "__main__":

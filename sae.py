@@ -123,6 +123,9 @@ def mono_loss(h, z):
 
     h: features (N, d); z: codes (N, K). Each unit's activations are scaled to [0, 1] in the batch.
     """
+    # In float16 a squared sum over images may be infinite.
+    kind = torch.promote_types(z.dtype, torch.float32)
+    h, z = h.to(kind), z.to(kind)
     least, largest = z.aminmax(dim=0)  # (K,)
     scaled = (z - least) / (largest - least).clamp(min=1e-3)  # (N, K), of an idle unit 0
     directions = F.normalize(h)  # (N, d)

@@ -294,6 +294,7 @@ def cosine(u: Tensor, v: Tensor) -> Tensor:
 
     The loss of Eq. (4) and (5) is 2 − 2 times this.
     """
+    assert u.shape == v.shape, (u.shape, v.shape)
     dot = (u * v).sum(1)
     squares = u.square().sum(1) * v.square().sum(1)
     return (dot / squares.clamp(min=1e-12).sqrt()).mean(1)
@@ -304,6 +305,7 @@ def product(u: Tensor, v: Tensor) -> Tensor:
 
     The loss of Eq. (6) to (8) is 2 − 2 times this.
     """
+    assert u.shape == v.shape, (u.shape, v.shape)
     return (u * v).sum(1).mean(1)
 
 
@@ -1094,7 +1096,15 @@ def main(argv=None):
         for i, (title, s, claims) in enumerate(programs):
             note = memory / f"{experiment}-{i}-{args.device}.pt"
             what = f"{experiment}: {title}"
-            replicas, measured = train(s, device, memory=note, what=what)
+            try:
+                replicas, measured = train(s, device, memory=note, what=what)
+            except common.BadInput:
+                if not args.resume and not any(memory.iterdir()):  # there is nothing to go on from
+                    memory.rmdir()
+                    (folder / "config.json").unlink()
+                    if not any(folder.iterdir()):
+                        folder.rmdir()
+                raise
             own_rows, own_curves = rows(experiment, title, s, replicas, measured, claims)
             found += own_rows
             curves |= own_curves

@@ -142,12 +142,13 @@ def find_images(folder: Path, share=None, seed=0, label=None):
     """
     common.need(folder.is_dir(), f"{folder} is not a folder")
     names = image_files.find(folder, (*image_files.ENDINGS, ".parquet"))
-    files = [name for name in names if name.lower().endswith(image_files.ENDINGS)]
+    tables = [name for name in names if name.lower().endswith(".parquet")]
+    files = [name for name in names if name not in tables]
     contents = iter
-    if names and not files:
+    if tables and not any(name.startswith(f"train{os.sep}") for name in files):
         import parquet
 
-        found, classes = parquet.find_rows(folder, names, label)
+        found, classes = parquet.find_rows(folder, tables, label)
         contents = parquet.contents
     else:
         found, classes = find_files(folder, files, share)
@@ -314,9 +315,8 @@ def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None
         table.writerow(["file", "class", "set"])
         for part, images in kept.items():
             for path, number in images:
-                name = name_of(path, work.parent)
                 of_class = classes[number] if classes else ""
-                table.writerow([name, of_class, part])
+                table.writerow([name_of(path, work.parent), of_class, part])
 
 
 def write_names(work: Path, classes: list[str]) -> None:

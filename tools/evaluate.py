@@ -38,7 +38,6 @@ def main(argv=None):
     if args.out:
         new = args.out.suffix == ".npz" and not args.out.exists()
         common.need(new, f"--out {args.out}: name a new file that ends in .npz")
-        args.out.parent.mkdir(parents=True, exist_ok=True)
     run, model = load_run(args.run)
     if args.dataset not in (None, run.dataset):
         run.dataset = args.dataset
@@ -52,6 +51,7 @@ def main(argv=None):
         arrays = dict(h=h.cpu().numpy(), z=z.cpu().numpy(), images=data.test["x"].numpy())
         for label, classes in data.classes.items():
             arrays[label] = classes[data.test[label]]
+        args.out.parent.mkdir(parents=True, exist_ok=True)
         with common.replacing(args.out) as file:
             np.savez(file, **arrays)
 

@@ -78,6 +78,7 @@ def finetune(
     args: epochs, min_steps, classifier_lr, weight_decay, seed
     lr: peak rate of the backbone
     """
+    common.need(len(chosen) > 1, "one label is too few: give a larger share of --labels")
     torch.manual_seed(args.seed)
     device = torch.device(common.DEVICE)
     classifier = nn.Linear(d, int(data.train["y"].max()) + 1)
@@ -138,7 +139,7 @@ def tuned_lr(new_backbone, data: common.Data, chosen: Tensor, run, args) -> floa
     rank = torch.randperm(len(data.train["y"]), generator=torch.Generator().manual_seed(0))
     held = rank < max(1, len(rank) // 10)  # a random tenth
     others = chosen[~held[chosen]]
-    if len(others) == 0:
+    if len(others) < 2:
         others = chosen  # too few labels to leave any out
     best_accuracy = -1.0
     for lr in sorted(args.tune):

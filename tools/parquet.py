@@ -136,7 +136,8 @@ def label_column(schema: pa.Schema, file: Path, wanted: str | None):
     features = features_of(schema)
     candidates = [wanted] if wanted else [name for name in schema.names if name == "label"]
     if not candidates:
-        candidates = [name for name, of in features.items() if of.get("_type") == "ClassLabel"]
+        kinds = {name: features.get(name, {}).get("_type") for name in schema.names}
+        candidates = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     if not candidates:
         return None, ()
     several = f"{file}: which of {', '.join(candidates)} is the label? Give --label"

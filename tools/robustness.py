@@ -27,7 +27,6 @@ import argparse
 import io
 import itertools
 import json
-import math
 import os
 import re
 import sys
@@ -77,7 +76,8 @@ def pixelate(x: Tensor, c: float) -> Tensor:
 
     def change(image):
         width, height = image.size
-        small = image.resize((int(width * c), int(height * c)), Image.Resampling.BOX)
+        size = max(1, int(width * c)), max(1, int(height * c))
+        small = image.resize(size, Image.Resampling.BOX)
         return small.resize(image.size, Image.Resampling.BOX)
 
     return by_pillow(change, x)
@@ -332,8 +332,8 @@ def main(argv=None):
         found = measure(run, model.to(device), data, device)
         write_json(folder / "robustness.json", found)
         for e in "h", "z":
-            scores = [found.get(f"{e}_{name}", math.nan) for name in columns]
-            rows.append([folder.name, e, *(f"{score:.1f}" for score in scores)])
+            cells = [interpret.format_number(found.get(f"{e}_{name}"), 1) for name in columns]
+            rows.append([folder.name, e, *cells])
     print(interpret.markdown(rows))
 
 

@@ -75,8 +75,9 @@ def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor, l
 def precision_at(z: Tensor, y: Tensor, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
     """P@k: % of an image's k nearest others (cosine) in z (N, K) with its label y (N,), by k.
 
-    None where there are too few images.
+    None where there are too few images, or one class.
     """
+    several = (y != y[0]).any()
     directions = F.normalize(z.float())
     most = min(max(ks), len(z) - 1)
     same = []
@@ -86,7 +87,7 @@ def precision_at(z: Tensor, y: Tensor, ks=(1, 3, 5, 10)) -> dict[int, float | No
         nearest = cosines.topk(most, 1).indices  # (n, most)
         same.append(y[nearest] == y[start : start + 1000, None])
     same = torch.cat(same).float()
-    return {k: 100 * same[:, :k].mean().item() if k < len(z) else None for k in ks}
+    return {k: 100 * same[:, :k].mean().item() if several and k < len(z) else None for k in ks}
 
 
 def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float]:
@@ -144,6 +145,8 @@ def main(argv=None):
         print(f"{folder}: measuring ...", flush=True)
         numbers = measure(folder, args.data_root, args.device)
         write_json(folder / "selection.json", numbers)
+        if numbers.get("p_at_10") is None:
+            print("no P@10: it needs more than ten test images, of two classes or more")
         sizes = [key.removeprefix("lp1_top_") for key in numbers if key.startswith("lp1_top_")]
         for m in sizes or [""]:
             keys = f"p_at_10_top_{m}", f"p_at_10_random_{m}", f"lp1_top_{m}", f"lp1_random_{m}"

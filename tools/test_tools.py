@@ -19,7 +19,7 @@ import look
 import mmncl
 import shapes
 import sparsehead
-from conftest import ROOT, records, refusal, run_program
+from conftest import ROOT, records, refusal, run_program, write_files
 
 import decode
 import finetune
@@ -323,74 +323,71 @@ def test_copies_in_both_sets_are_named(tmp_path, capsys):
 
 
 # ---- Parquet
-def write_table(file, labels=None, names=None, column="label", other=None, rows=4, plain=False):
-    """A Parquet file of images as PNGs, in groups of two rows; its images as arrays."""
-    images = np.random.default_rng(len(str(file))).integers(0, 256, (rows, 6, 9, 3), np.uint8)
+def write_table(root, name, labels, names):
+    """A Parquet file of four images, in groups of two; Hugging Face's where classes have names.
+
+    Returns what decode.py is to make of the images. The last one lies elsewhere.
+    """
+    images = np.random.default_rng(len(name)).integers(0, 256, (4, 6, 9, 3), np.uint8)
     contents = []
     for image in images:
-        content = io.BytesIO()
-        Image.fromarray(image).save(content, "png")
-        contents.append(content.getvalue() if plain else dict(bytes=content.getvalue(), path="0"))
-    columns = {"id": range(rows), "img": contents}
-    features = {"img": {"_type": "Image"}}
-    for name, values in (column, labels), ("coarse", other):
-        if values is not None:
-            columns[name] = values
-            features[name] = {"_type": "ClassLabel", "names": names} if names else {}
+        file = io.BytesIO()
+        Image.fromarray(image).save(file, "png")
+        contents.append(file.getvalue())
+    columns = {"id": range(4), "img": contents}
+    write_files(root, {f"{name}.parquet": b"", f"elsewhere/{len(name)}.png": contents[3]})
+    if names:
+        columns["img"] = [dict(bytes=content, path="") for content in contents]
+        there = os.path.relpath(root / f"elsewhere/{len(name)}.png", (root / name).parent)
+        columns["img"][3] = dict(bytes=None, path=there)
+    if labels is not None:
+        columns["label"] = labels
     table = pa.table(columns)
+    features = {"img": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": names}}
     if names:
         told = json.dumps({"info": {"features": features}})
         table = table.replace_schema_metadata({"huggingface": told})
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, file, row_group_size=2)
+    pq.write_table(table, root / f"{name}.parquet", row_group_size=2)
     return images[:, :, 2:8]  # of 9 columns
 
 
 TWO, ONE = [1, 0, 1, 0], [0, 2, 0, 2]
-TABLES = {  # files, each with its labels; flags; y of the two sets; names of the classes
+TABLES = {  # files of training, then of the test set, with labels; names of classes; y
     "shards": (
-        {"data/train-00000-of-00002": TWO, "data/train-00001-of-00002": ONE, "data/test-0": ONE},
+        {"data/train-00000-of-00002": TWO, "data/train-00001-of-00002": ONE, "data/a_test": ONE},
         ["a", "b\u2028", "c"],
-        "",
         (TWO + ONE, ONE),
     ),
-    "validation, and a test set without labels": (
+    "a test set without labels": (
         {"train/0": TWO, "test/0": 4 * [-1], "validation/0": ONE},
         ["a", "b", "c"],
-        "",
         (TWO, ONE),
     ),
     "no names": (
-        {"train": [7, 9, 7, 2**60], "val": [9, 9, 9, 7]},
+        {"test-run/train": [7, 9, 7, 2**60], "test-run/val": [9, 9, 9, 7]},
         None,
-        "",
         ([0, 1, 0, 2], [1, 1, 1, 0]),
     ),
-    "words": ({"train": [*"yxzx"], "test": [*"xxzx"]}, None, "", ([1, 0, 2, 0], [0, 0, 2, 0])),
-    "no labels": ({"train": None, "test": None}, None, "", (None, None)),
-    "null labels": ({"train": 4 * [None], "test": 4 * [-1]}, ["a"], "", (None, None)),
+    "words": ({"train": [*"yxzx"], "test": [*"xxzx"]}, None, ([1, 0, 2, 0], [0, 0, 2, 0])),
+    "no labels": ({"train": None, "test": None}, None, (None, None)),
+    "null labels": ({"train": 4 * [None], "test": 4 * [-1]}, ["a"], (None, None)),
 }
 
 
-@pytest.mark.parametrize("files, names, flags, expected", TABLES.values(), ids=TABLES)
-def test_tables_become_arrays(tmp_path, files, names, flags, expected):
-    images = {
-        file: write_table(tmp_path / f"{file}.parquet", y, names) for file, y in files.items()
-    }
-    run_program(f"decode.py --size 6 {flags}", tmp_path)
-    of_test = [file for file in files if "train" not in file][-1]
-    found = np.load(tmp_path / "x_train.npy"), np.load(tmp_path / "x_test.npy")
-    np.testing.assert_array_equal(
-        found[0], np.concatenate([images[f] for f in files if "train" in f])
-    )
-    np.testing.assert_array_equal(found[1], images[of_test])
-    for part, y in zip(("train", "test"), expected):
+@pytest.mark.parametrize("files, names, expected", TABLES.values(), ids=TABLES)
+def test_tables_become_arrays(tmp_path, files, names, expected):
+    images = {file: write_table(tmp_path, file, y, names) for file, y in files.items()}
+    run_program("decode.py --size 6", tmp_path)
+    of_train = [file for file in files if "train" in file]
+    parts = {"train": of_train, "test": [*files][-1:]}
+    for (part, own), y in zip(parts.items(), expected):
+        found = np.load(tmp_path / f"x_{part}.npy")
+        np.testing.assert_array_equal(found, np.concatenate([images[file] for file in own]))
         file = tmp_path / f"y_{part}.npy"
-        assert file.exists() == (y is not None)
-        assert y is None or np.load(file).tolist() == y
+        assert (np.load(file).tolist() if file.exists() else None) == y
     if expected[0]:
-        values = sorted({*files["train"]}) if names is None else names
-        assert interpret.lines_of(tmp_path / "classes.txt") == [str(value) for value in values]
+        values = names or sorted({*files[of_train[0]]})
+        assert interpret.lines_of(tmp_path / "classes.txt") == [*map(str, values)]
 
 
 def test_tables_of_datasets_are_read(tmp_path):
@@ -432,7 +429,7 @@ BAD_TABLES = {
 @pytest.mark.parametrize("files, names, words", BAD_TABLES.values(), ids=BAD_TABLES)
 def test_tables_that_do_not_fit_are_refused(tmp_path, files, names, words):
     for file, labels in files.items():
-        write_table(tmp_path / f"{file}.parquet", labels, names)
+        write_table(tmp_path, file, labels, names)
     assert words in refusal("decode.py --size 6", tmp_path)
     assert not (tmp_path / "decoding").exists()
 
@@ -531,6 +528,26 @@ def test_finetuning_is_a_training_by_hand(run_of, tmp_path, flags):
     assert read_json(folder / "finetune.json") == pytest.approx(expected)
 
 
+def test_a_single_label_is_not_trained_on():
+    """Of two labels one is held out; BatchNorm takes no batch of one."""
+    x, y = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8), torch.arange(20) % 2
+    data, run = (
+        Namespace(train=dict(x=x, y=y)),
+        Namespace(image_size=8, min_scale=1, crop="bicubic"),
+    )
+    args = Namespace(tune=[0.1], epochs=1, min_steps=1, classifier_lr=1, weight_decay=0, seed=1)
+
+    def network():
+        return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(192)), 192
+
+    held = torch.randperm(20, generator=torch.Generator().manual_seed(0)) < 2
+    chosen = torch.stack([held.int().argmax(), held.int().argmin()])
+    assert finetune.tuned_lr(network, data, chosen, run, args) == 0.1
+    assert "one label" in refusal(
+        lambda: finetune.finetune(*network(), data, chosen[:1], run, args, 1)
+    )
+
+
 # -------------------------------------------------------------------------------------- robustness
 def brighten(x, c):
     hsv = rgb_to_hsv(x.permute(1, 2, 0))
@@ -566,6 +583,15 @@ def test_corruptions_are_those_of_cifar_10_c(kind):
         expected = 255 * torch.stack([plain(x, amount) for x in images / 255]).clamp(0, 1)
         found = robustness.corrupted(images, kind, severity)
         assert (expected - found).abs().max() <= 1.001  # bytes are rounded down
+
+
+@pytest.mark.parametrize("side", [1, 2, 6])
+def test_small_images_are_corrupted_too(side):
+    x = torch.rand(2, 3, side, side)
+    blurred = common.gaussian_blur(x, torch.full((2,), 2.0))
+    assert torch.allclose(blurred, TF.gaussian_blur(x, 2 * side - 1, 2.0), atol=1e-5)
+    for kind in CORRUPTIONS:
+        assert robustness.corrupted((255 * x).byte(), kind, 5).shape == x.shape
 
 
 class Colours(nn.Module):
@@ -639,6 +665,7 @@ def test_many_images_are_compared_as_by_loops():
     for n, ks in (1005, (1, 3, 5, 10)), (5, (1, 3)):
         expected = {5: None, 10: None} | {k: plain_precision(z[:n], y[:n], k) for k in ks}
         assert selection.precision_at(z[:n], y[:n]) == pytest.approx(expected, abs=0.02)
+    assert selection.precision_at(z, 0 * y, [10]) == {10: None}  # where all others are right
 
 
 def test_tools_measure_a_run_as_by_loops(run_of, tmp_path):
