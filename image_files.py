@@ -19,8 +19,8 @@ BITS_PER_SAMPLE, POLARITY = 258, 262  # a TIFF file's tags
 def find(folder: Path, endings=ENDINGS) -> list[str]:
     """The files in a folder and below that end so: names within it, in ImageFolder's order.
 
-    Links are followed. Names that begin with a dot, and what is LEFT_BY_PROGRAMS, are left out at
-    every depth; a line says how many.
+    Links are followed; one to nothing counts as a file, so that it is missed. Names that begin with
+    a dot, and what is LEFT_BY_PROGRAMS, are left out at every depth; a line says how many.
     """
     found = []
     hidden = []
@@ -39,7 +39,7 @@ def find(folder: Path, endings=ENDINGS) -> list[str]:
                     hidden.append(path)
             elif is_folder:
                 walk(path, real)
-            elif of_kind:
+            elif of_kind or not os.path.exists(os.path.join(here, name)):  # a link to nothing
                 found.append(path)
 
     walk("", ())
@@ -94,7 +94,10 @@ def read(source, at_least: int | None = None) -> Image.Image:
             largest = largest_value(image)
             inverted = of_tiff and image.tag_v2.get(POLARITY) == 0
             transparent = image.info.get("transparency")
-        image = ImageOps.exif_transpose(image)
+        try:
+            image = ImageOps.exif_transpose(image)
+        except Exception:  # damaged EXIF; where the picture is, the next line fails too
+            image = image.copy()
     if is_deep:
         values = np.asarray(image)
         grey = values * (255 / largest)

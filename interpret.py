@@ -1315,7 +1315,9 @@ def read_embedding(
     if labels:
         e.labels[""] = the_array(read_arrays(labels), "y", 1, labels, "the labels y")
     if not e.labels:
-        others = [f"{key} {a.shape}" for key, a in arrays.items() if len(a.shape) == 1]
+        others = [
+            f"{key} {a.shape}" for key, a in arrays.items() if len(a.shape) == 1 and key != "names"
+        ]
         if others:
             print(f"{source} has no key y, so no labels; not read: {', '.join(others)}")
     if "h" in arrays and arrays["h"] is not z:  # the_array gives a lone h as z
@@ -1470,6 +1472,8 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
     """Tensors as numpy arrays; bfloat16, which numpy lacks, as float32; sparse ones as Entries."""
     arrays = {}
     for key, tensor in tensors.items():
+        if key == "names" and isinstance(tensor, (list, tuple)):
+            arrays[key] = np.array(tensor, str)
         if not isinstance(tensor, Tensor):  # an epoch, settings: what else a file may hold
             continue
         tensor = tensor.detach()

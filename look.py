@@ -240,7 +240,7 @@ def read_images(path: Path, given: Path | None, e: interpret.Embedding) -> np.nd
             need(names, f"{path} has no image files ({', '.join(image_files.ENDINGS)})")
             order = "of their sorted paths"
             need_one_order(path, names)
-        need(len(names) == e.N, f"z has {e.N} rows, there are {len(names)} images in {path}")
+        need(len(names) == e.N, f"z has {e.N} rows; {len(names)} images are in the order {order}")
         for row, name in enumerate(names):
             need((path / name).is_file(), f"{path / name}, of row {row}, is not there")
         print(f"{path}: {len(names):,} images in the order {order}: {', '.join(names[:3])}, ...")
@@ -284,9 +284,11 @@ def names_of_set(table: Path, N: int) -> list[str]:
     """The N files of the training or of the test set in tools/decode.py's split.csv."""
     need(table.is_file(), f"{table} is not there")
     sets = {"train": [], "test": []}
-    with open(table, encoding="utf-8", errors="surrogateescape", newline="") as file:
-        for row in csv.DictReader(file):
-            sets.setdefault(row.get("set"), []).append(row.get("file"))
+    with open(table, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        rows = csv.DictReader(file)
+        need("file" in (rows.fieldnames or ()), f"{table} has no column 'file'")
+        for row in rows:
+            sets.setdefault(row.get("set"), []).append(row["file"])
     fitting = [names for names in sets.values() if len(names) == N]
     sizes = ", ".join(f"{len(names)} of {name}" for name, names in sets.items())
     need(len(fitting) == 1, f"{table} names {sizes}: which are the {N} rows of z? Give a text file")
@@ -903,7 +905,7 @@ def give_images(sources: list[Source], path: Path, names: Path | None) -> None:
     for source in sources:
         e = source.embedding
         need(len(images) == e.N, f"{source.path}: z has {e.N} rows, {path} has {len(images)}")
-        same = names or np.array_equal(e.names, first.names)
+        same = names or not path.is_dir() or np.array_equal(e.names, first.names)
         need(same, f"{source.path} has other 'names' of its images: give --names, or show it alone")
         e.images = images
     if isinstance(images, Files):

@@ -3129,6 +3129,16 @@ REFUSED = {
         "decode.py mine --size 8",
         "need the same classes; 'a'",
     ),
+    "a class called train": (
+        {f"mine/{name}/{n}.png": b"" for name in ("train", "bus") for n in range(2)},
+        "decode.py mine --size 8 --test-share .5",
+        "2 images are not in mine/train",
+    ),
+    "sets in capitals": (
+        {"mine/Train/1.png": b"", "mine/Test/1.png": b""},
+        "decode.py mine --size 8 --test-share .5",
+        "rename the sets",
+    ),
     "an empty class": (
         {"mine/a/1.png": b"", "mine/a/2.png": b"", "mine/b/1.heic": b""},
         "decode.py mine --size 8 --test-share .5",
@@ -3173,8 +3183,8 @@ REFUSED = {
 
 
 def contents_of(folder):
-    """The bytes of every file in a folder, and its folders, but for two that hold others."""
-    paths = [path for path in Path(folder).rglob("*") if path.name not in ("runs", "decoding")]
+    """The bytes of every file in a folder, and its folders, but for runs/."""
+    paths = [path for path in Path(folder).rglob("*") if path.name != "runs"]
     return {path: path.is_file() and path.read_bytes() for path in paths}
 
 
@@ -3631,7 +3641,8 @@ ORDERS = {  # files in a folder; what names them; the order, or words of a refus
         "--names n.txt",
         ["cat-big/1.png", "cat/1.png"],
     ),
-    "beside z": (["b.png", "a.png"], {"e.npz": ["b.png", "a.png"]}, "", ["b.png", "a.png"]),
+    "beside z": (["b.png", "a.png"], {"e.npz": [b"b.png", b"a.png"]}, "", ["b.png", "a.png"]),
+    "beside z in a .pt": (["b.png", "a.png"], {"e.pt": ["b.png", "a.png"]}, "", ["b.png", "a.png"]),
     "an archive": (
         ["b.png", "a.png"],
         {"n.npz": dict(names=["b.png", "a.png"], x=[1, 2])},
@@ -3647,6 +3658,13 @@ ORDERS = {  # files in a folder; what names them; the order, or words of a refus
     "a file twice": (["a.png"], {"n.txt": "a.png\na.png"}, "--names n.txt", ["a.png", "a.png"]),
     "another number": (["a.png", "b.png"], {"n.txt": "a.png"}, "--names n.txt", "has 2 rows; 1 im"),
     "no such file": (["a.png"], {"n.txt": "a.png\nc.png"}, "--names n.txt", "c.png, of row 1"),
+    "a table of Excel": (
+        ["a.png", "b.png"],
+        {"s.csv": "\ufefffile,class,set\nb.png,,test\na.png,,test"},
+        "--names s.csv",
+        ["b.png", "a.png"],
+    ),
+    "another table": (["a.png"], {"s.csv": "name\na.png"}, "--names s.csv", "no column 'file'"),
     "both sets": (
         ["a.png"],
         {"s.csv": SPLIT + "a.png,,train"},
@@ -3663,12 +3681,13 @@ def test_rows_have_their_own_images(tmp_path, monkeypatch, capsys, files, names,
         Path("x", file).parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (8, 8), (60 * i, 0, 0)).save(Path("x", file))
     rows = len(expected) if isinstance(expected, list) else 2
-    z = dict(z=np.eye(max(rows, 2)))
-    names = dict(names)
+    e = {"e.npz": dict(z=np.eye(max(rows, 2)))}
     if "e.npz" in names:
-        z["names"] = names.pop("e.npz")
-    write_files(".", names | {"e.npz": z})
-    command = f"look.py e.npz --images x --out page {flags}"
+        e["e.npz"]["names"] = names["e.npz"]
+    write_files(".", names | e)
+    torch.save(dict(z=torch.eye(max(rows, 2)), names=names.get("e.pt")), "e.pt")
+    source = "e.pt" if "e.pt" in names else "e.npz"
+    command = f"look.py {source} --images x --out page {flags}"
     if isinstance(expected, str):
         message = refusal(command)
         assert all(words in message for words in expected.split("; ")), message

@@ -23,13 +23,12 @@ Writes into the folder, where --dataset finds them
     classes.txt                the name of class 0, 1, ... on each line, where there are labels
 
 Images are turned as EXIF says (ImageFolder does not), and what is transparent is white. Grey values
-of 16 bits are divided by 257: stretch what has 12 bits to 16 first, or it is nearly black. Of
-16-bit colours the upper byte is taken. A TIFF with several pages cannot be read.
+of 16 bits are divided by 257: stretch what has 12 bits to 16 first, or it is nearly black.
 
 --test-share draws images one by one. Where several are of one patient or scene, make train/ and
 test/ yourself, so that both are in one of them. A line says which test images are in training too.
 
-Until all is done they are in <folder>/decoding/. What is interrupted goes on there when it is
+Until all is done they are in <folder>/.decoding/. What is interrupted goes on there when it is
 started again; a list of files that has changed, another --size or another split starts afresh.
 """
 
@@ -55,7 +54,8 @@ from runs import progress, read_json  # noqa: E402
 
 # In the order in which they are moved: before the last, the folder does not load as a data set.
 FILES = ("split.csv", "classes.txt", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
-WORK = "decoding"  # the folder of what is not complete
+WORK = ".decoding"  # the folder of what is not complete; hidden, so no class
+SETS = ("train", "training", "test", "testing", "val", "valid", "validation")  # their names
 AT_ONCE = 512  # files; so many at most are decoded again after an interruption
 Images = list[tuple[str, int]]  # of each its file and the number of its class
 
@@ -70,7 +70,7 @@ def list_images(folder: Path, part: str, files: list[str]) -> tuple[Images, list
     inside = os.path.join(part, "")
     names = [file.removeprefix(inside) for file in files if file.startswith(inside)]
     folders = [entry.name for entry in os.scandir(folder / part) if entry.is_dir()]
-    classes = sorted(name for name in folders if name != WORK and not image_files.is_hidden(name))
+    classes = sorted(name for name in folders if not image_files.is_hidden(name))
     numbers = {name: number for number, name in enumerate(classes)}
     images = []
     for name in sorted(names, key=image_files.image_folder):
@@ -110,25 +110,28 @@ def split(images: Images, share: float, seed: int) -> dict[str, Images]:
 
 def find_files(folder: Path, files: list[str], share) -> tuple[dict[str, Images], list[str]]:
     """Of image files, all in "train" if they are to be split, and the names of their classes."""
-    train, test, val = [
-        part if (folder / part).is_dir() else "" for part in ("train", "test", "val")
-    ]
-    if test and val:
-        print(f"{folder / val} is left out, as there is a test/")
+    sets = [name for name in os.listdir(folder) if name.lower() in SETS]
+    train, test, val = [name if name in sets else "" for name in ("train", "test", "val")]
+    known = len(sets) < 2 or {*sets} == {train, test, val} - {""}
+    common.need(known, f"{folder}: rename the sets {', '.join(sets)} to train/ and test/")
     test = test or val
     if share is not None:
         common.need(not test, f"{folder / test} is a test set already: leave out --test-share")
         images, classes = list_images(folder, train, files)
+        others = f"{len(files) - len(images)} images are not in {folder / 'train'}"
+        remedy = "move them there, or rename train/ if that is a class"
+        common.need(len(images) == len(files), f"{others}: {remedy}")
         return {"train": images, "test": []}, classes
-    layout = "train/<class>/*.jpg and test/<class>/*.jpg"
-    unlabelled = "without labels train/*.jpg and test/*.jpg"
+    layout = "train/<class>/*.jpg and test/<class>/*.jpg (without labels no class folders)"
     remedy = "to split <class>/*.jpg or *.jpg, add --test-share 0.2"
-    common.need(train and test, f"{folder} needs {layout} ({unlabelled}); {remedy}")
+    common.need(train and test, f"{folder} needs {layout}; {remedy}")
     images, classes = list_images(folder, train, files)
     of_test, classes_of_test = list_images(folder, test, files)
     for name in sorted({*classes} ^ {*classes_of_test}):
         wanted = f"train/ and {test}/ need the same classes"
         raise common.BadInput(f"{folder}: {wanted}; '{name}' is in one of them")
+    if others := len(files) - len(images) - len(of_test):
+        print(f"{folder}: {others} images are in neither train/ nor {test}/ and left out")
     return {"train": images, "test": of_test}, classes
 
 
@@ -152,9 +155,7 @@ def find_images(folder: Path, share=None, seed=0, label=None):
         contents = parquet.contents
     else:
         found, classes = find_files(folder, files, share)
-    remedy = f"two or more are needed, of {', '.join(image_files.ENDINGS)}"
-    if share is None and not found["test"]:
-        remedy = "add --test-share 0.2 to split the others"
+    remedy = f"two are needed, of {', '.join(image_files.ENDINGS)}; --test-share 0.2 splits them"
     if share is not None:
         common.need(not found["test"], f"{folder} has a test set: leave out --test-share")
         if found["train"]:
@@ -189,21 +190,26 @@ def need_room(folder: Path, size: int) -> None:
 def start(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
     """How far an earlier decoding of the same files has come; else a new one.
 
-    files: a hash of their names, their parts and the size
+    files: a hash of their names, parts and classes, and of the size
     train, test: images that are decoded
     unreadable: the numbers of those that cannot be, by part
     """
     names = [f"{size} pixels"]
     for part, images in found.items():
         names.append(part)
-        for path, _ in images:
-            names.append(name_of(path, work.parent))
+        for path, number in images:
+            names.append(f"{number} {name_of(path, work.parent)}")
     text = "\n".join(names).encode(errors="surrogateescape")
     files = hashlib.sha256(text).hexdigest()
 
     path = work / "progress.json"
     state = read_json(path) if path.exists() else {}
-    if state.get("files") != files:
+    same = state.get("files") == files
+    moved = same and state.get("complete")
+    for name in FILES:
+        mine = work.parent / name
+        common.need(moved or not mine.exists(), f"{mine} is there already: move or remove it")
+    if not same:
         shutil.rmtree(work, ignore_errors=True)
         state = {"files": files, "train": 0, "test": 0, "unreadable": {"train": [], "test": []}}
     for part, images in found.items():
@@ -283,13 +289,12 @@ def complete(part: str, images: Images, classes: list[str], work: Path, unreadab
         os.replace(work / "kept.npy", path)  # neither is mapped: Windows would not replace it
     left = [images[i] for i in kept]
     labels = np.array([number for _, number in left], np.int64)
-    kind = "without labels"
+    kind = f"of {len(np.unique(labels))} classes" if classes else "without labels"
     if classes:
-        kind = f"of {len(np.unique(labels))} classes"
         np.save(work / f"y_{part}.npy", labels)
     print(f"{part}: {len(left)} images {kind}")
     if unreadable:
-        first, _ = images[unreadable[0]]
+        first = images[unreadable[0]][0]
         print(f"{len(unreadable)} could not be read and are left out, first {first}")
     return left
 
@@ -320,10 +325,7 @@ def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None
 
 
 def write_names(work: Path, classes: list[str]) -> None:
-    """classes.txt: the name of class 0, 1, ... on each line, as a JSON string where that is safer.
-
-    interpret.py reads back even a line break and bytes that are not UTF-8.
-    """
+    """classes.txt: the name of class 0, 1, ... on each line, if need be as a JSON string."""
     with open(work / "classes.txt", "w", encoding="utf-8", newline="\n") as file:
         for name in classes:
             plain = name.isprintable() and not name.startswith('"')
@@ -339,17 +341,13 @@ def decode(folder: Path, size: int, skip=False, share=None, seed=0, label=None) 
         pixels = np.load(last).shape[1]
         again = "remove split.csv, classes.txt and the .npy files to decode it again"
         text = f"{folder} is decoded already, to {pixels} pixels; {again}"
-        if pixels != size:
-            raise common.BadInput(text)
+        common.need(pixels == size, text)
         print(text)
         return
 
     found, classes, contents = find_images(folder, share, seed, label)
     state = start(work, found, size, skip)
     if not state.get("complete"):
-        for name in FILES:
-            mine = folder / name
-            common.need(not mine.exists(), f"{mine} is there already: move or remove it")
         for part, images in found.items():
             fill(part, images, contents, size, work, state, skip)
         kept = {}

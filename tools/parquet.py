@@ -9,23 +9,30 @@
 An image is called <file>#<row>.
 """
 
-import bisect
 import contextlib
 import io
 import itertools
 import json
+import os
 import re
 from collections import defaultdict
 from pathlib import Path
 
 import common
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-from pyarrow import types
+try:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyarrow import types
+except ImportError as error:
+    raise common.BadInput(f"Parquet files need: pip install pyarrow ({error})") from None
 
-PART = re.compile("(?<![a-z])(?:(train)|(test)|(validation|valid|val|dev))(?![a-z])")
-SHARD = re.compile(r"(.*)-\d+-of-(\d+)\.parquet")
+PARTS = {  # what names say, as in datasets
+    "train": ("train", "training"),
+    "test": ("test", "testing", "eval", "evaluation"),
+    "validation": ("validation", "valid", "val", "dev"),
+}
+SHARD = re.compile(r"(.*)-\d+-of-(\d+)(?:-\w+)?\.parquet", re.IGNORECASE)
 
 
 # ------------------------------------------------------------------------------------------ labels
@@ -36,61 +43,82 @@ def find_rows(folder: Path, files: list[str], wanted: str | None):
     Where "test" is missing, or alone has no labels, "validation" serves as it, if there is one.
     BadInput for what is missing or does not fit.
     """
-    need_all_shards(folder, files)
-    labels = defaultdict(dict)  # of each set the label of each image, None: missing
+    need_complete(folder, files)
+    labels = {part: {} for part in PARTS}  # of each image; None: missing
     all_names = set()
     for file in files:
         own, names = labels_of(folder / file, wanted)
         if any(label is not None for label in own):
             all_names.add(names)
         for row, label in enumerate(own):
-            labels[part_of(file)][f"{folder / file}#{row}"] = label
+            labels[part_of(file) or "train"][f"{folder / file}#{row}"] = label
     common.need(len(all_names) < 2, f"{folder}: its files name different classes")
+    common.need(labels["train"], f"{folder} has no Parquet file of a training set")
 
-    with_labels = {part for part, own in labels.items() if is_labelled(part, own)}
-    test = "test"
-    if "test" not in labels or ("validation" in with_labels and "test" not in with_labels):
-        test = "validation"
-    for part in labels.keys() - {"train", test}:
-        print(f"{folder}: the files of '{part}' are left out")
-    train_only = with_labels & {"train", test} == {"train"} and labels[test]
-    test_only = with_labels & {"train", test} == {test}
-    common.need(not (train_only or test_only), f"{folder}: of train and {test} one has no labels")
+    with_labels = [part for part, own in labels.items() if is_labelled(part, own)]
+    test, other = "test", "validation"
+    if not labels[test] or (test not in with_labels and other in with_labels):
+        test, other = other, test
+    if labels[other]:
+        print(f"{folder}: the files of '{other}' are left out")
+    both = ("train" in with_labels) == (test in with_labels) or not labels[test]
+    common.need(both, f"{folder}: of train and {test} one has no labels")
 
-    classes = ()
+    classes = []
     numbers = {None: 0}
     if "train" in with_labels:
         (names,) = all_names
-        values = range(len(names)) if names else sorted({*labels["train"].values()})
+        found = {*labels["train"].values()}
+        one_kind = len({type(label) for label in found}) == 1
+        common.need(one_kind, f"{folder}: labels are numbers in one file, and words in another")
+        values = range(len(names)) if names else sorted(found)
+        classes = [str(name) for name in names or values]
         numbers = {value: number for number, value in enumerate(values)}
-        classes = names or values
-    found = {"train": [], "test": []}
-    for name, part in ("train", "train"), ("test", test):
-        for image, label in labels[part].items():
-            common.need(
-                label in numbers, f"{image}: class {label} has no name or no training image"
-            )
-            found[name].append((image, numbers[label]))
-    return found, [str(name) for name in classes]
+    else:
+        print(f"{folder}: no labels, as there is no column 'label'; --label names another")
+    return {
+        "train": numbered(labels["train"], numbers),
+        "test": numbered(labels[test], numbers),
+    }, classes
 
 
-def need_all_shards(folder: Path, files: list[str]) -> None:
-    """BadInput where one of <name>-00000-of-00002.parquet, ... is missing."""
-    there = defaultdict(int)
+def numbered(labels: dict, numbers: dict) -> list[tuple[str, int]]:
+    """Images with the numbers of their classes; BadInput for a class that has none."""
+    images = []
+    for image, label in labels.items():
+        known = label in numbers
+        common.need(known, f"{image}: class {label} has neither a name nor a training image")
+        images.append((image, numbers[label]))
+    return images
+
+
+def need_complete(folder: Path, files: list[str]) -> None:
+    """BadInput for a missing shard, or a file of which nobody knows what it is of."""
+    shards = defaultdict(int)
+    folders = defaultdict(set)
     for file in files:
         if shard := SHARD.fullmatch(file):
-            there[shard.groups()] += 1
-    for (name, total), count in there.items():
+            shards[shard.groups()] += 1
+        folders[part_of(file)].add(os.path.dirname(file))
+        remedy = "say it in the file's name, or remove it"
+        unsaid = part_of(file) == "" and any(map(part_of, files))
+        common.need(not unsaid, f"{folder / file}: of which set is it? {remedy}")
+    for (name, total), count in shards.items():
         wanted = f"of {folder / name}-*-of-{total}.parquet {count} are there, not {int(total)}"
         common.need(count == int(total), wanted)
+    for part, own in folders.items():
+        several = f"{folder}: files of '{part}' are in {', '.join(sorted(own))}; name one of these"
+        common.need(len(own) == 1, several)
 
 
 def part_of(file: str) -> str:
-    """Which set a file is of: what its name says, else its folder's, and so on; else "train"."""
+    """Which set a file is of: what its name says, else its folder's, and so on; "" if none does."""
     for name in reversed(Path(file.lower()).parts):
-        if word := PART.search(name):
-            return ("train", "test", "validation")[word.lastindex - 1]
-    return "train"
+        for word in re.findall("[a-z]+", name):
+            for part, words in PARTS.items():
+                if word in words:
+                    return part
+    return ""
 
 
 def is_labelled(part: str, labels: dict) -> bool:
@@ -100,7 +128,7 @@ def is_labelled(part: str, labels: dict) -> bool:
     remedy = "leave out such rows, or the column"
     text = f"{part}: {len(without)} of {len(labels)} images have no label, first"
     common.need(not some, f"{text} {without[:1]}; {remedy}")
-    return not without
+    return bool(labels) and not without
 
 
 def labels_of(file: Path, wanted: str | None) -> tuple[list, tuple[str, ...]]:
@@ -121,14 +149,17 @@ def reading(file):
     """BadInput where a file is damaged, or no Parquet."""
     try:
         yield
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeError, pa.ArrowException) as error:
         raise common.BadInput(f"{file} cannot be read as Parquet ({error})") from error
 
 
 def features_of(schema: pa.Schema) -> dict[str, dict]:
     """What Hugging Face's metadata say of each column."""
-    metadata = schema.metadata or {}
-    return json.loads(metadata.get(b"huggingface", b"{}")).get("info", {}).get("features", {})
+    try:
+        features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+        return {name: of for name, of in features.items() if isinstance(of, dict)}
+    except (AttributeError, LookupError, TypeError, ValueError):  # another program's, or none
+        return {}
 
 
 def label_column(schema: pa.Schema, file: Path, wanted: str | None):
@@ -151,7 +182,7 @@ def label_column(schema: pa.Schema, file: Path, wanted: str | None):
     of_labels = types.is_integer, types.is_string, types.is_large_string, types.is_null
     right = any(is_kind(kind) for is_kind in of_labels)
     common.need(right, f"{file}: {column} is {kind}; labels are integers or words")
-    return column, tuple(features.get(column, {}).get("names", ()))
+    return column, tuple(features.get(column, {}).get("names") or ())
 
 
 def image_column(schema: pa.Schema, file: Path) -> str:
@@ -173,20 +204,18 @@ def image_column(schema: pa.Schema, file: Path) -> str:
 
 # -------------------------------------------------------------------------------------- their bytes
 def contents(images: list[str]):
-    """Yield what image_files.read takes of each image, in order. A group of rows is read once."""
+    """Yield what image_files.read takes of each image, in order; few are in memory at a time."""
+    in_pieces = dict(pre_buffer=False, buffer_size=2**20)  # else a group of rows is read as a whole
     for file, own in itertools.groupby(images, lambda image: image.rpartition("#")[0]):
-        with reading(file), pq.ParquetFile(file) as table:
+        wanted = {int(image.rpartition("#")[2]) for image in own}
+        row = 0
+        with reading(file), pq.ParquetFile(file, **in_pieces) as table:
             column = image_column(table.schema_arrow, file)
-            sizes = [table.metadata.row_group(i).num_rows for i in range(table.num_row_groups)]
-            first = [0, *itertools.accumulate(sizes)]
-            read = None
-            for image in own:
-                row = int(image.rpartition("#")[2])
-                group = bisect.bisect(first, row) - 1
-                if group != read:
-                    read = group
-                    values = table.read_row_group(group, [column]).column(0)
-                yield source_of(values[row - first[group]].as_py(), file)
+            for batch in table.iter_batches(16, columns=[column]):
+                for value in batch.column(0):
+                    if row in wanted:
+                        yield source_of(value.as_py(), file)
+                    row += 1
 
 
 def source_of(value: bytes | dict | None, file: str):

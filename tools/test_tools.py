@@ -76,7 +76,7 @@ def check_arrays(folder, size):
             assert (folder / "classes.txt").read_text().splitlines() == classes
     found = {file.stem: np.load(file) for file in folder.glob("*.npy")}
     np.testing.assert_equal(found, {name: np.array(rows) for name, rows in arrays.items()})
-    assert not (folder / "decoding").exists()
+    assert not (folder / ".decoding").exists()
     return rows
 
 
@@ -87,6 +87,12 @@ LAYOUTS = {  # files; flags; how many of each class are to train on, and to test
     "no labels": ("train/b.png train/a.png test/d.png test/c.png", "", "2", "2"),
     "a hundredth": (PETS, "--test-share 0.01", "312", "101"),
     "six tenths": (PETS, "--test-share 0.6", "211", "202"),
+    "a class of that name": (
+        "decoding/0.png decoding/1.png b/0.png b/1.png",
+        "--test-share .5",
+        "11",
+        "11",
+    ),
     "nearly all": ("train/" + PETS.replace(" ", " train/"), "--test-share 0.99", "111", "302"),
 }
 
@@ -157,6 +163,15 @@ def png(kind, bits, raw, transparent=b"", palette=b""):
 
 
 GREY16 = struct.pack(">3H", 0, 40000, 65535)
+
+
+def tiff(polarity, raw):
+    """A TIFF of one row of three pixels of 16 bits, as the format's parts."""
+    tags = {256: 3, 257: 1, 258: 16, 259: 1, 262: polarity, 273: 8, 277: 1, 278: 1, 279: 6}
+    entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
+    return struct.pack("<2sHI", b"II", 42, 14) + raw + struct.pack("<H", 9) + entries + bytes(4)
+
+
 ROWS = {  # three pixels of a file -> what they are, in 8 bits
     "grey": (png(0, 8, b"\0\7\xff"), [0, 7, 255]),
     "grey, one colour transparent": (png(0, 8, b"\0\7\x09", b"\0\7"), [0, 255, 9]),
@@ -164,6 +179,8 @@ ROWS = {  # three pixels of a file -> what they are, in 8 bits
     "16 bits, one value transparent": (png(0, 16, GREY16, GREY16[2:4]), [0, 255, 255]),
     "grey and alpha": (png(4, 8, b"\0\0\7\xff\0\x80"), [255, 7, 127]),
     "palette": (png(3, 8, b"\1\0\2", b"\xff\0", b"\1\1\1\2\2\2\3\3\3"), [255, 1, 3]),
+    "tiff of 16 bits": (tiff(1, struct.pack("<3H", 0, 40000, 65535)), [0, 156, 255]),
+    "tiff, white is 0": (tiff(0, struct.pack("<3H", 0, 40000, 65535)), [255, 99, 0]),
     "pgm of 16 bits": (b"P5 3 1 65535\n" + GREY16, [0, 156, 255]),
 }
 
@@ -216,7 +233,7 @@ def write_mixed_images(folder, n):
         else:
             image = image.convert(mode)
         options = {}
-        if end in ("jpg", "png", "webp", "tif") and i % 3:
+        if end in ("jpg", "png", "webp", "tif") and i // len(kinds) % 3:
             options["exif"] = Image.Exif()
             options["exif"][0x112] = i % 10  # 1 to 8 mean something
         if mode in ("L", "I;16") and end == "tif" and i % 2:
@@ -267,7 +284,9 @@ def test_links_are_followed_but_not_back(tmp_path):
     (tmp_path / "mine/a").symlink_to(tmp_path / "there")
     (tmp_path / "mine/b/1.png").symlink_to(tmp_path / "there/1.png")
     (tmp_path / "mine/b/back").symlink_to(tmp_path / "mine")
-    assert image_files.find(tmp_path / "mine") == ["a/0.png", "a/1.png", "b/0.png", "b/1.png"]
+    (tmp_path / "mine/gone").symlink_to(tmp_path / "gone")
+    expected = ["gone", "a/0.png", "a/1.png", "b/0.png", "b/1.png"]
+    assert image_files.find(tmp_path / "mine") == expected
 
 
 def test_files_are_in_image_folders_order(tmp_path):
@@ -423,6 +442,19 @@ BAD_TABLES = {
     "an unknown class": ({"train": TWO, "test": ONE}, ["a", "b"], "class 2"),
     "real labels": ({"train": [0.5, 1, 0, 1], "test": TWO}, None, "label is double"),
     "no test set": ({"train": TWO}, ["a", "b"], "--test-share"),
+    "no training set": ({"test": TWO}, ["a", "b"], "no Parquet file of a training set"),
+    "a hash in its name": (
+        {"train-00000-of-00002-1f": TWO, "test": TWO},
+        ["a", "b"],
+        "1 are there",
+    ),
+    "of no set": ({"train": TWO, "test": TWO, "extra": TWO}, ["a", "b"], "of which set"),
+    "two configurations": ({"a/train": TWO, "b/train": TWO}, ["a", "b"], "in a, b"),
+    "numbers and words": (
+        {"train-0": TWO, "train-1": [*"abab"], "test": TWO},
+        None,
+        "words in another",
+    ),
 }
 
 
@@ -431,7 +463,7 @@ def test_tables_that_do_not_fit_are_refused(tmp_path, files, names, words):
     for file, labels in files.items():
         write_table(tmp_path, file, labels, names)
     assert words in refusal("decode.py --size 6", tmp_path)
-    assert not (tmp_path / "decoding").exists()
+    assert not (tmp_path / ".decoding").exists()
 
 
 # -------------------------------------------------------------------------------- evaluate and runs
