@@ -150,11 +150,11 @@ def test_interruptions_change_nothing(tmp_path, monkeypatch):
     assert len(check_arrays(tmp_path, 4)) == 520
 
 
-def png(kind, bits, raw, transparent=b"", palette=b""):
+def png(kind, bits, raw, transparent=b"", palette=b"", exif=b""):
     """A PNG of one row of three pixels, as the format's parts."""
     text = b"\x89PNG\r\n\x1a\n"
     header = struct.pack(">IIBBBBB", 3, 1, bits, kind, 0, 0, 0)
-    parts = {b"IHDR": header, b"PLTE": palette, b"tRNS": transparent}
+    parts = {b"IHDR": header, b"PLTE": palette, b"tRNS": transparent, b"eXIf": exif}
     for name, part in (parts | {b"IDAT": zlib.compress(b"\0" + raw), b"IEND": b""}).items():
         if part or name == b"IEND":
             check = struct.pack(">I", zlib.crc32(name + part))
@@ -165,11 +165,12 @@ def png(kind, bits, raw, transparent=b"", palette=b""):
 GREY16 = struct.pack(">3H", 0, 40000, 65535)
 
 
-def tiff(polarity, raw):
-    """A TIFF of one row of three pixels of 16 bits, as the format's parts."""
-    tags = {256: 3, 257: 1, 258: 16, 259: 1, 262: polarity, 273: 8, 277: 1, 278: 1, 279: 6}
+def tiff(polarity, raw, bits=16):
+    """A TIFF of one row of three grey pixels, as the format's parts."""
+    tags = {256: 3, 257: 1, 258: bits, 259: 1, 262: polarity, 273: 8, 277: 1, 278: 1, 279: len(raw)}
     entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
-    return struct.pack("<2sHI", b"II", 42, 14) + raw + struct.pack("<H", 9) + entries + bytes(4)
+    header = struct.pack("<2sHI", b"II", 42, 8 + len(raw))
+    return header + raw + struct.pack("<H", len(tags)) + entries + bytes(4)
 
 
 ROWS = {  # three pixels of a file -> what they are, in 8 bits
@@ -180,6 +181,8 @@ ROWS = {  # three pixels of a file -> what they are, in 8 bits
     "grey and alpha": (png(4, 8, b"\0\0\7\xff\0\x80"), [255, 7, 127]),
     "palette": (png(3, 8, b"\1\0\2", b"\xff\0", b"\1\1\1\2\2\2\3\3\3"), [255, 1, 3]),
     "tiff of 16 bits": (tiff(1, struct.pack("<3H", 0, 40000, 65535)), [0, 156, 255]),
+    "tiff of 12 bits": (tiff(1, b"\0\x07\xff\xff\xf0", 12), [0, 127, 255]),
+    "damaged exif": (png(0, 8, b"\0\7\xff", exif=b"MM\0*\0"), [0, 7, 255]),
     "tiff, white is 0": (tiff(0, struct.pack("<3H", 0, 40000, 65535)), [255, 99, 0]),
     "pgm of 16 bits": (b"P5 3 1 65535\n" + GREY16, [0, 156, 255]),
 }
@@ -189,6 +192,25 @@ ROWS = {  # three pixels of a file -> what they are, in 8 bits
 def test_pixels_are_what_their_file_says(content, grey):
     found = np.asarray(image_files.read(io.BytesIO(content)))
     assert found.tolist() == [[[value] * 3 for value in grey]]
+
+
+def saved_tiff(mode, **options):
+    file = io.BytesIO()
+    Image.new(mode, (3, 1)).save(file, "tiff", **options)
+    return file
+
+
+NOT_READ = {
+    "several pages": saved_tiff("L", save_all=True, append_images=[Image.new("L", (3, 1))]),
+    "floats": saved_tiff("F"),
+    "signed or 32-bit": saved_tiff("I"),
+}
+
+
+@pytest.mark.parametrize("reason", NOT_READ)
+def test_what_no_picture_says_is_not_guessed(reason):
+    with pytest.raises(ValueError, match=reason):
+        image_files.read(NOT_READ[reason])
 
 
 def naive(path, size):
@@ -360,7 +382,9 @@ def write_table(root, name, labels, names):
         there = os.path.relpath(root / f"elsewhere/{len(name)}.png", (root / name).parent)
         columns["img"][3] = dict(bytes=None, path=there)
     if labels is not None:
-        columns["label"] = labels
+        columns["label"] = pa.array(labels)
+        if isinstance(labels[0], str):
+            columns["label"] = columns["label"].dictionary_encode()
     table = pa.table(columns)
     features = {"img": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": names}}
     if names:
@@ -421,6 +445,7 @@ def test_tables_of_datasets_are_read(tmp_path):
     of_hub.to_parquet(tmp_path / "0000.parquet")
     command = "decode.py --size 6 --test-share .5"
     assert "fine, coarse" in refusal(command, tmp_path)
+    assert "no column x" in refusal(f"{command} --label x", tmp_path)
     run_program(f"{command} --label coarse", tmp_path)
     assert interpret.lines_of(tmp_path / "classes.txt") == ["p", "q", "r"]
     for row in csv.DictReader(open(tmp_path / "split.csv")):
