@@ -60,17 +60,13 @@ def image_folder(name: str) -> tuple[str, str, str]:
     return folder.split(os.sep)[0], folder, file
 
 
-def path_by_path(name: str) -> str:
-    """As sorted() and glob's users sort paths: "a-b/1.png" is before "a/1.png"."""
-    return name
-
-
 def part_by_part(name: str) -> list[str]:
     """As pathlib sorts paths: folder "a" is before folder "a-b"."""
     return name.split(os.sep)
 
 
-ORDERS = {"sorted": path_by_path, "ImageFolder": image_folder, "pathlib": part_by_part}
+# sorted() has "a-b/1.png" before "a/1.png".
+ORDERS = {"sorted": str, "ImageFolder": image_folder, "pathlib": part_by_part}
 
 
 # -------------------------------------------------------------------------------------- one picture

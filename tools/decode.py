@@ -149,7 +149,7 @@ def find_images(folder: Path, share=None, seed=0, label=None):
     files = [name for name in names if name not in tables]
     contents = iter
     if tables and not any(name.startswith(f"train{os.sep}") for name in files):
-        import parquet
+        import parquet  # which needs pyarrow
 
         found, classes = parquet.find_rows(folder, tables, label)
         contents = parquet.contents
