@@ -225,7 +225,10 @@ class Data:
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; BadInput without one, or where the processes' shares differ."""
         n = len(self.images)
-        need(batch_size <= n, f"--batch-size {batch_size} is more than the {n} training images")
+        need(
+            batch_size <= n,
+            f"--batch-size {batch_size} is more than the {n} training images: give less",
+        )
         equal = batch_size % WORLD == 0 and batch_size >= 2 * WORLD
         need(equal, f"--batch-size {batch_size}: {WORLD} processes take an equal part, two or more")
         return n // batch_size
@@ -1100,6 +1103,8 @@ def evaluate(model: nn.Module, data: Data, args) -> tuple[dict, Tensor, Tensor]:
     print("evaluating: linear probes, neighbours, dimensions", flush=True)
     h, z = features(model, data.test["x"], args.image_size, args.device)
     h_train, z_train = features(model, data.train["x"], args.image_size, args.device)
+    sound = all(e.isfinite().all() for e in (h, z, h_train, z_train))
+    need(sound, "features are not finite: try a smaller --lr or a larger --batch-size")
     active = F.normalize(z).abs() > ACTIVE
     metrics = dict(act=active.float().mean().item(), live_dims=active.any(0).sum().item())
     for label, classes in data.classes.items():

@@ -11,6 +11,7 @@ import torchvision.transforms.v2.functional as TF
 from PIL import Image, ImageOps
 
 ENDINGS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+UNREAD = (".avif", ".heic", ".heif", ".jfif", ".jp2", ".jpe")  # pictures, to be converted first
 LEFT_BY_PROGRAMS = ("__MACOSX", "@eaDir")  # copies and thumbnails, as in folders named .something
 BITS_PER_SAMPLE, POLARITY = 258, 262  # a TIFF file's tags
 
@@ -20,10 +21,12 @@ def find(folder: Path, endings=ENDINGS) -> list[str]:
     """The files in a folder and below that end so: names within it, in ImageFolder's order.
 
     Links are followed; one to nothing counts as a file, so that it is missed. Names that begin with
-    a dot, and what is LEFT_BY_PROGRAMS, are left out at every depth; a line says how many.
+    a dot, and what is LEFT_BY_PROGRAMS, are left out at every depth; a line says how many, and how
+    many pictures of other endings there are.
     """
     found = []
     hidden = []
+    unread = []
 
     def walk(inside: str, real: tuple[str, ...]) -> None:
         here = os.path.join(folder, inside)
@@ -35,17 +38,21 @@ def find(folder: Path, endings=ENDINGS) -> list[str]:
             of_kind = name.lower().endswith(endings)
             is_folder = os.path.isdir(os.path.join(here, name))
             if is_hidden(name):
-                if of_kind or is_folder:
+                if name != ".decoding" and (of_kind or is_folder):  # which is tools/decode.py's
                     hidden.append(path)
             elif is_folder:
                 walk(path, real)
             elif of_kind or not os.path.exists(os.path.join(here, name)):  # a link to nothing
                 found.append(path)
+            elif name.lower().endswith(UNREAD):
+                unread.append(path)
 
     walk("", ())
     if hidden:
         count = f"{len(hidden)} hidden files or folders are left out"
         print(f"{folder}: {count}, first {min(hidden)}")
+    if unread:
+        print(f"{folder}: {len(unread)} pictures are left out; convert them, first {min(unread)}")
     return sorted(found, key=image_folder)
 
 

@@ -1371,6 +1371,8 @@ def read_names(path: Path | None, e: Embedding) -> dict[int, str]:
     y = np.asarray(e.labels[""])
     need(y.dtype.kind in "iu", f"--classes {path} names numbers, but the labels are words already")
     need(len(names) > y.max(), f"{path} names {len(names)} classes; there is a class {y.max()}")
+    for number in np.unique(y).tolist():
+        need(names[number].strip(), f"{path}: line {number + 1}, of class {number}, is empty")
     return dict(enumerate(names))
 
 

@@ -309,7 +309,7 @@ def measure_text(run, v, captions, names):
         for name, value in common.of_dimensions(t, test[label].to(t.device)).items():
             metrics[f"text_{prefix}{name}"] = value
 
-    same = captions
+    same = [unicodedata.normalize("NFC", caption) for caption in captions]
     if "captions" not in test:  # made of class names: no image tells their templates apart
         same = test["y"].numpy()
     _, numbers = np.unique(same, return_inverse=True)  # equal where one is right for the other

@@ -2001,7 +2001,7 @@ LARGE_INTS = np.array([2**63 + 1, 2**63 + 2, 2**64 - 1], np.uint64)
 IN_BYTES = np.array([b"ant", b"bee", b"c\xe9"])
 IN_WORDS = np.array(["bée", "cat\u2028tabby", '"dog", cow'])
 BESIDE_Z = {"background": IN_WORDS[PLACE_OF], "h": H_OF_Z}
-CLASS_NAMES = ["ant\u2028a", "", "", "cat\x1c\x85", "dog", "bee\x0b\x0c"]
+CLASS_NAMES = ["ant\u2028a", "", " cow", "cat\x1c\x85", "dog", "bee\x0b\x0c"]
 CLASS_NAMES_FILE = "\ufeff" + "\r\n".join(CLASS_NAMES) + "\r\n"  # with a mark and ends of Windows
 MEASURED = {  # z, in which layout; classes of y; what else is known; the command
     "sparse": (sparse_z(50), dict, NUMBERED, "h", "a.npz --classes names.txt"),
@@ -3069,6 +3069,11 @@ REFUSED = {
         "interpret.py z.npy --labels y.npy",
         "(9, 9); argmax",
     ),
+    "a name of nothing": (
+        z_and(y=np.arange(9)) | {"names.txt": "a\n \n" + 7 * "b\n"},
+        "interpret.py e.npz --classes names.txt",
+        "line 2, of class 1, is empty",
+    ),
     "other names in Latin-1": (
         z_and(y=np.arange(9)) | {"names.txt": b"caf\xe9\n" * 9},
         "interpret.py e.npz --classes names.txt",
@@ -3133,6 +3138,11 @@ REFUSED = {
         {f"mine/{name}/{n}.png": b"" for name in ("train", "bus") for n in range(2)},
         "decode.py mine --size 8 --test-share .5",
         "2 images are not in mine/train",
+    ),
+    "sets deeper in it": (
+        {f"mine/x/{part}/a/{n}.png": b"" for part in ("train", "test") for n in range(2)},
+        "decode.py mine --size 8 --test-share .5",
+        "sets deeper in it",
     ),
     "sets in capitals": (
         {"mine/Train/1.png": b"", "mine/Test/1.png": b""},

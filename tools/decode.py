@@ -79,8 +79,7 @@ def list_images(folder: Path, part: str, files: list[str]) -> tuple[Images, list
         beside = f"{file} lies beside the folders of the classes: put it into one, or remove it"
         common.need(of_class in numbers or not classes, beside)
         images.append((str(file), numbers.get(of_class, 0)))
-    empty = {*range(len(classes))} - {number for _, number in images}
-    for number in empty:
+    for number in {*range(len(classes))} - {number for _, number in images}:
         remedy = f"remove it, or convert its images to one of {', '.join(image_files.ENDINGS)}"
         raise common.BadInput(f"{folder / part / classes[number]} has no images: {remedy}")
     return images, classes
@@ -116,6 +115,8 @@ def find_files(folder: Path, files: list[str], share) -> tuple[dict[str, Images]
     common.need(known, f"{folder}: rename the sets {', '.join(sets)} to train/ and test/")
     test = test or val
     if share is not None:
+        deeper = [file for file in files if not {*SETS}.isdisjoint(Path(file).parts[1:-1])]
+        common.need(not deeper, f"{folder} has sets deeper in it, {deeper[:1]}: name their folder")
         common.need(not test, f"{folder / test} is a test set already: leave out --test-share")
         images, classes = list_images(folder, train, files)
         others = f"{len(files) - len(images)} images are not in {folder / 'train'}"
@@ -141,7 +142,6 @@ def find_images(folder: Path, share=None, seed=0, label=None):
     share: of each class, which becomes the test set where the folder has none
     label: the column of labels, of Parquet files that have several
     contents: a function from the names of images to what image_files.read takes
-    BadInput says which layouts there are, or names a class that is in one part alone.
     """
     common.need(folder.is_dir(), f"{folder} is not a folder")
     names = image_files.find(folder, (*image_files.ENDINGS, ".parquet"))
@@ -160,6 +160,8 @@ def find_images(folder: Path, share=None, seed=0, label=None):
         common.need(not found["test"], f"{folder} has a test set: leave out --test-share")
         if found["train"]:
             sizes = np.bincount([number for _, number in found["train"]])
+            for number in np.flatnonzero(sizes == 1) if classes else ():
+                print(f"'{classes[number]}' has one image, which is in training")
             one = f"{(*classes, folder)[sizes.argmin()]} has {sizes.min()}"
             remedy = f"each class needs two images to be split, {one}"
         found = split(found["train"], share, seed)

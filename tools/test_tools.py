@@ -294,9 +294,12 @@ def test_a_strip_is_cut_before_it_grows():
 
 def test_hidden_copies_are_no_images(tmp_path, capsys):
     write_images(tmp_path, HIDDEN.split() + ["a/0.png", "a/c/1.GIF", "b/1.png", "b/2.pgm"])
-    (tmp_path / "b/.DS_Store").touch()
+    for name in "b/.DS_Store", "b/3.HEIC", "b/notes.txt":
+        (tmp_path / name).touch()
     run_program("decode.py --size 4 --test-share .5", tmp_path)
-    assert "5 hidden files or folders are left out" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "5 hidden files or folders are left out" in said
+    assert "1 pictures are left out; convert them" in said
     rows = list(csv.DictReader(open(tmp_path / "split.csv")))
     assert {row["file"] for row in rows} == {"a/0.png", "a/c/1.GIF", "b/1.png", "b/2.pgm"}
 

@@ -137,6 +137,8 @@ def named_labels(arrays: dict, names: dict, classes: Path | None) -> tuple[dict,
         if key not in arrays:
             continue
         y = arrays[key]
+        if (y == y[0]).all():  # any word would do
+            continue
         if y.dtype.kind == "U":  # words: they are the names
             names[prefix], y = np.unique(y, return_inverse=True)
         if len(names[prefix]) > y.max():  # else its names are numbers, which no caption says
