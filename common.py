@@ -8,7 +8,7 @@ Where all methods differ from their authors' code:
 1. The CIFAR stem has padding 1 (NCL: 2).
 2. Views are torchvision's operators on floats (theirs: PIL's on bytes, with a box blur; NCL on
    ImageNet-100: DALI's).
-3. ImageNet is shrunk to 256 pixels and cut square once: no crop sees the margins.
+3. ImageNet is turned as EXIF says, shrunk to 256 pixels and cut square: no crop sees the margins.
 4. Inputs are (x − 0.5) / 0.25 for every data set.
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
 6. The network is trained in bf16 where that is faster, else in fp32 (NCL: fp16).
