@@ -86,45 +86,45 @@ def read(source, at_least: int | None = None) -> Image.Image:
     source: a path, or a file of bytes
     at_least: pixels of a side that are needed; of a large JPEG not many more are decoded
     """
-    with Image.open(source) as image:
-        of_tiff = image.format == "TIFF"
-        if of_tiff and image.n_frames > 1:
+    with Image.open(source) as file:
+        if file.format == "TIFF" and file.n_frames > 1:
             raise ValueError("it has several pages; save each as a file of its own")
         if at_least:
-            image.draft("RGB", (at_least, at_least))
-        is_deep = image.mode.startswith(("I", "F"))
-        if is_deep:
-            largest = largest_value(image)
-            inverted = of_tiff and image.tag_v2.get(POLARITY) == 0
-            transparent = image.info.get("transparency")
+            file.draft("RGB", (at_least, at_least))
         try:
-            image = ImageOps.exif_transpose(image)
+            image = ImageOps.exif_transpose(file)
         except Exception:  # damaged EXIF; where the picture is, the next line fails too
-            image = image.copy()
-    if is_deep:
-        values = np.asarray(image)
-        grey = values * (255 / largest)
-        if inverted:
-            grey = 255 - grey
-        if transparent is not None:
-            grey[values == transparent] = 255
-        image = Image.fromarray(grey.round().astype(np.uint8))
-    elif image.has_transparency_data:
+            image = file.copy()
+        if file.mode.startswith(("I", "F")):
+            image = in_8_bits(image, file)
+    if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image)
     return image.convert("RGB")
 
 
-def largest_value(image: Image.Image) -> int:
+def in_8_bits(image: Image.Image, file: Image.Image) -> Image.Image:
+    """A grey picture of more bits, upright, as one of 8; file: as it was opened."""
+    values = np.asarray(image)
+    grey = values * (255 / largest_value(file))
+    if file.format == "TIFF" and file.tag_v2.get(POLARITY) == 0:  # white is 0
+        grey = 255 - grey
+    transparent = file.info.get("transparency")
+    if transparent is not None:
+        grey[values == transparent] = 255
+    return Image.fromarray(grey.round().astype(np.uint8))
+
+
+def largest_value(file: Image.Image) -> int:
     """What white is in a grey picture of more than 8 bits; ValueError where nothing tells."""
-    of_16_bits = image.mode == "I" and image.format in ("PNG", "PPM")
-    if not (of_16_bits or image.mode.startswith("I;16")):
-        kind = "floats" if image.mode == "F" else "signed or 32-bit integers"
+    of_16_bits = file.mode == "I" and file.format in ("PNG", "PPM")
+    if not (of_16_bits or file.mode.startswith("I;16")):
+        kind = "floats" if file.mode == "F" else "signed or 32-bit integers"
         raise ValueError(f"it holds {kind} of unknown range; save it with 8 or 16 bits")
     bits = 16
-    if image.format == "TIFF":
-        (bits,) = image.tag_v2[BITS_PER_SAMPLE]  # 12 or 16
+    if file.format == "TIFF":
+        (bits,) = file.tag_v2[BITS_PER_SAMPLE]  # 12 or 16
     return 2**bits - 1
 
 

@@ -223,7 +223,9 @@ def ranges(z: np.ndarray | Entries) -> tuple[np.ndarray, np.ndarray]:
 def is_constant(z: np.ndarray | Entries) -> np.ndarray:
     """Which dimensions of z (N, K) are equal on all images, up to rounding, (K,) bool."""
     kind = z.values.dtype if isinstance(z, Entries) else z.dtype
-    equal = max(ACTIVE, np.finfo(np.result_type(kind, np.float16)).eps)  # of the largest value
+    step = np.finfo(np.float16).eps
+    equal = step if np.issubdtype(kind, np.float16) else ACTIVE  # of the largest value
+    # Images of z = 0 do not count.
     if isinstance(z, Entries):
         z = replace(z, N=np.count_nonzero(np.bincount(z.images, z.values != 0)))
     elif 0 < np.count_nonzero(z.any(1)) < len(z):
@@ -1315,9 +1317,8 @@ def read_embedding(
     if labels:
         e.labels[""] = the_array(read_arrays(labels), "y", 1, labels, "the labels y")
     if not e.labels:
-        others = [
-            f"{key} {a.shape}" for key, a in arrays.items() if len(a.shape) == 1 and key != "names"
-        ]
+        unread = {key: a for key, a in arrays.items() if key != "names"}
+        others = [f"{key} {a.shape}" for key, a in unread.items() if len(a.shape) == 1]
         if others:
             print(f"{source} has no key y, so no labels; not read: {', '.join(others)}")
     if "h" in arrays and arrays["h"] is not z:  # the_array gives a lone h as z

@@ -1071,6 +1071,16 @@ def cell(value) -> str:
     return str(value)
 
 
+def take_back(folder: Path, memory: Path) -> None:
+    """Remove what a new run wrote that failed before there was anything to go on from."""
+    if any(memory.iterdir()):
+        return
+    memory.rmdir()
+    (folder / "config.json").unlink()
+    if not any(folder.iterdir()):
+        folder.rmdir()
+
+
 def main(argv=None):
     args = parser().parse(argv)
     experiments = plan(args)
@@ -1099,11 +1109,8 @@ def main(argv=None):
             try:
                 replicas, measured = train(s, device, memory=note, what=what)
             except common.BadInput:
-                if not args.resume and not any(memory.iterdir()):  # there is nothing to go on from
-                    memory.rmdir()
-                    (folder / "config.json").unlink()
-                    if not any(folder.iterdir()):
-                        folder.rmdir()
+                if not args.resume:
+                    take_back(folder, memory)
                 raise
             own_rows, own_curves = rows(experiment, title, s, replicas, measured, claims)
             found += own_rows

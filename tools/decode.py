@@ -115,7 +115,7 @@ def find_files(folder: Path, files: list[str], share) -> tuple[dict[str, Images]
     common.need(known, f"{folder}: rename the sets {', '.join(sets)} to train/ and test/")
     test = test or val
     if share is not None:
-        deeper = [file for file in files if not {*SETS}.isdisjoint(Path(file).parts[1:-1])]
+        deeper = [file for file in files if any(name in SETS for name in Path(file).parts[1:-1])]
         common.need(not deeper, f"{folder} has sets deeper in it, {deeper[:1]}: name their folder")
         common.need(not test, f"{folder / test} is a test set already: leave out --test-share")
         images, classes = list_images(folder, train, files)
@@ -160,10 +160,11 @@ def find_images(folder: Path, share=None, seed=0, label=None):
         common.need(not found["test"], f"{folder} has a test set: leave out --test-share")
         if found["train"]:
             sizes = np.bincount([number for _, number in found["train"]])
-            for number in np.flatnonzero(sizes == 1) if classes else ():
-                print(f"'{classes[number]}' has one image, which is in training")
-            one = f"{(*classes, folder)[sizes.argmin()]} has {sizes.min()}"
-            remedy = f"each class needs two images to be split, {one}"
+            named = classes or [str(folder)]
+            for number in np.flatnonzero(sizes == 1):
+                print(f"{named[number]} has one image, which is in training")
+            rarest = sizes.argmin()
+            remedy = f"a class needs two images to be split, {named[rarest]} has {sizes[rarest]}"
         found = split(found["train"], share, seed)
     for part, images in found.items():
         common.need(len(images) > 1, f"{folder}: the {part} set has {len(images)} images; {remedy}")
@@ -296,8 +297,7 @@ def complete(part: str, images: Images, classes: list[str], work: Path, unreadab
         np.save(work / f"y_{part}.npy", labels)
     print(f"{part}: {len(left)} images {kind}")
     if unreadable:
-        first = images[unreadable[0]][0]
-        print(f"{len(unreadable)} could not be read and are left out, first {first}")
+        print(f"{len(unreadable)} are unreadable and left out, first {images[unreadable[0]][0]}")
     return left
 
 

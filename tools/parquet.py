@@ -61,8 +61,8 @@ def find_rows(folder: Path, files: list[str], wanted: str | None):
         test, other = other, test
     if labels[other]:
         print(f"{folder}: the files of '{other}' are left out")
-    both = ("train" in with_labels) == (test in with_labels) or not labels[test]
-    common.need(both, f"{folder}: of train and {test} one has no labels")
+    alike = ("train" in with_labels) == (test in with_labels)
+    common.need(alike or not labels[test], f"{folder}: of train and {test} one has no labels")
 
     classes = []
     numbers = {None: 0}
@@ -195,10 +195,8 @@ def image_column(schema: pa.Schema, file: Path) -> str:
             kind = kind.field("bytes").type
         if any(is_kind(kind) for is_kind in of_bytes):
             found.append(field.name)
-    one = len(found) == 1
-    common.need(
-        one, f"{file} needs one column of images, as bytes or {{bytes, path}}; it has {found}"
-    )
+    wanted = "one column of images, as bytes or {bytes, path}"
+    common.need(len(found) == 1, f"{file} needs {wanted}; it has {found}")
     return found[0]
 
 

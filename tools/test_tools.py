@@ -436,7 +436,7 @@ def test_tables_become_arrays(tmp_path, files, names, expected):
         assert interpret.lines_of(tmp_path / "classes.txt") == [*map(str, values)]
 
 
-def test_tables_of_datasets_are_read(tmp_path):
+def test_tables_of_datasets_are_read(tmp_path, monkeypatch):
     """Written by Hugging Face's own library, with two columns of labels and no test set."""
     import datasets
 
@@ -449,6 +449,18 @@ def test_tables_of_datasets_are_read(tmp_path):
     command = "decode.py --size 6 --test-share .5"
     assert "fine, coarse" in refusal(command, tmp_path)
     assert "no column x" in refusal(f"{command} --label x", tmp_path)
+    replace = os.replace
+
+    def stop_at_the_first(source, target):
+        replace(source, target)
+        if os.path.basename(target) == "split.csv":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "replace", stop_at_the_first)
+        decode.decode(tmp_path, 6, share=0.5, label="fine")
+    assert "split.csv is there already" in refusal(f"{command} --label coarse", tmp_path)
+    (tmp_path / "split.csv").unlink()
     run_program(f"{command} --label coarse", tmp_path)
     assert interpret.lines_of(tmp_path / "classes.txt") == ["p", "q", "r"]
     for row in csv.DictReader(open(tmp_path / "split.csv")):
