@@ -33,8 +33,27 @@ Controls, for what is no function of n alone, each the mean of five draws:
                   those where it is largest
     rotated       the same with directions of z itself: other axes of the same embedding
 
-Files: .npy, .npz, .pt, .safetensors, and scipy's sparse .npz. Into --out go the printed
-table, interpret.json with every number and dimensions.csv with every dimension.
+Numbers beside Cons. and adj., each a mean: of the live dimensions, or of the classes.
+    H_s           entropy of a dimension's activation over the classes, in nats ([BayesNCL])
+    F1, phi, AP   of the class that a dimension tells best: F1 and correlation of being active,
+                  average precision by strength
+    best F1       of the best dimension for each class, chosen on one half of the images and judged
+                  on the other
+    k-probe       accuracy of a classifier that reads k dimensions a class, chosen and fitted so
+    Mono          MonoScore: how alike a dimension's images are in other features, those of --judge
+                  or h, less how alike all pairs are
+
+Files: .npy, .npz, .pt, .safetensors, and scipy's sparse .npz. Into --out go the printed table,
+interpret.json with every number and dimensions.csv, a row for each dimension, shares from 0 to 1:
+    dimension               its number, from 0; of a dense embedding with a sign
+    n, act, mean            images that it is active on, their share, its mean strength over all
+    class, cons, entropy    the commonest class of its images, its share, H_s
+    chance, adjusted        Cons. of as many random images, and adj.
+    head, lead, better      mean Cons. of random directions on as many images; adj. less theirs; the
+                            share of them that are less consistent
+    best, f1, phi, ap       the class that it tells best, and how well; with --classes its name
+    mono, duplicate         MonoScore; the largest cosine with another dimension
+Columns of a second label begin with its name, as background_cons does.
 
 [NCL] arXiv 2403.12459. [BayesNCL] arXiv 2605.28441. MonoScore: arXiv 2504.02821.
 """

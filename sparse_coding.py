@@ -21,7 +21,7 @@ coordinates, and a one-layer encoder should find the features again.
 
 Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and non-contrastive
 learning", AISTATS 2022, arXiv 2203.15702. Equation, figure and theorem numbers are theirs, "the
-code" is github ashwinipokle/contrastive_landscape. The theorems are in studies/theory.
+code" is github ashwinipokle/contrastive_landscape. The theorems are in studies/landscape.
 
     python sparse_coding.py                                Table 1 and Figures 1 to 7, fast setting
     python sparse_coding.py --paper --experiment table1    Table 1, the paper's exact setting

@@ -10,21 +10,19 @@ from types import SimpleNamespace
 
 import interpret
 import look
-import shapes
 import sparsehead
 from conftest import write_files
 
 import numpy as np
+import pandas
 import pytest
-import records
-import report
 import torch
 from PIL import Image
+from scipy import stats
 
 plt = pytest.importorskip("matplotlib.pyplot")
 plt.switch_backend("Agg")
-PROGRAMS = "backgrounds collapse curves draw forest pictures rarity robustness settings"
-PROGRAMS += " sparsity theory theory_gate theory_nmf with_training"
+PROGRAMS = "budget collapse curves draw forest robustness theory_gate with_training"
 the = SimpleNamespace(**{name: import_module(name) for name in PROGRAMS.split()})
 
 
@@ -75,16 +73,18 @@ class Numbers(dict):
         return 10 + zlib.crc32(f"{self['names']} {key}".encode()) % 8000 / 100
 
 
-def seeds_of(file, run, wanted=""):
+def seeds_of(run):
     """The numbers of three or four seeds."""
-    seeds = range(1, 4 + len(run) % 2)
-    return {seed: Numbers(names=(file.parent.name, run, seed)) for seed in seeds}
+    return {seed: Numbers(names=(run, seed)) for seed in range(1, 4 + len(run) % 2)}
 
 
-def of_run(question, run, *keys):
-    """A number of each seed; of several keys their mean."""
-    seeds = seeds_of(records.file_of(question), run).values()
-    return [np.mean([numbers[key] for key in keys]) for numbers in seeds]
+def values(what, key):
+    """A number of each seed, of "A − B" the differences: what records.values() gives."""
+    a, *b = [seeds_of(run) for run in what.split(" − ")]
+    found = pandas.Series({seed: numbers[key] for seed, numbers in a.items()})
+    for other in b:
+        found = (found - pandas.Series({seed: own[key] for seed, own in other.items()})).dropna()
+    return found
 
 
 def bars(key, x, points):
@@ -105,114 +105,40 @@ def new_panel():
     return plt.figure().subplots()
 
 
-METHODS = {"SimCLR": "ncl", "NCL": "ncl", "BayesNCL": "bayesncl"}  # and whose records they are
-
-
-def ncl(place, patch):
-    the.pictures.draw_kept(new_panel(), "CIFAR-10", "lp1", "lp1_embedding")
-    the.pictures.draw_severities(new_panel(), "CIFAR-10", ("blur", "jpeg"))
-    the.pictures.draw_shifts(new_panel())
-    kept, severities, shifts = [], [], []
-    for k, (method, question) in enumerate(METHODS.items()):
-        for kind, style in ("top", "-."), ("random", ":."):
-            keys = [*[f"lp1_{kind}_{m}" for m in (32, 64, 128)], "lp1_embedding"]
-            points = [of_run(question, f"cifar10-cpu-{method.lower()}", key) for key in keys]
-            key = key_of(f"{method}, {kind}", f"C{k}", style)
-            kept.append(bars(key, [32, 64, 128, 256], points))
-        for e, label, style in ("h", "backbone h", "-o"), ("z", "embedding z", "--s"):
-            run = f"cifar10-cpu-{method.lower()}"
-            points = [of_run("ncl", run, f"{e}_clean")]
-            points += [of_run("ncl", run, f"{e}_blur_{s}", f"{e}_jpeg_{s}") for s in range(1, 6)]
-            key = key_of(f"{method}, {label}", f"C{k}", style)
-            severities.append(bars(key, range(6), points))
-            keys = [f"{e}_{shift}" for shift in ("clean", "reversed", "unseen", "paired")]
-            points = [of_run("ncl", f"shapes-{method.lower()}", key) for key in keys]
-            x = np.arange(4) - 0.24 + 0.16 * len(shifts)
-            shifts.append(bars(key_of("", f"C{k}", style[-1]), x, points))
-    return kept, severities[:4], shifts[:4]
-
-
 def cifar100(place, patch):
+    patch.setattr(the.with_training, "values", values)
     the.with_training.draw_panel(new_panel(), "cons")
     drawn = []
-    for name, (run, colour, style) in the.with_training.RUNS.items():
-        runs = [f"{run}{ending}" for ending in ("-after-5", "-after-10", "")]
-        points = [of_run("cifar100", one, "cons") for one in runs]
-        drawn.append(bars(key_of(name, colour, style[1:] + style[0]), [5, 10, 20], points))
-        chance = [np.mean(of_run("cifar100", one, "cons_by_chance")) for one in runs]
-        drawn.append([key_of("", colour, ":"), [5, 10, 20], chance])
+    for name, colour in ("NCL", "C1"), ("BayesNCL", "C2"):
+        start = f"cifar100/cifar100-long-{name.lower()}"
+        runs = [f"{start}{end}" for end in ("-after-20", "-after-50", "-after-100", "")]
+        points = [values(run, "cons") for run in runs]
+        drawn.append(bars(key_of(name, colour, "-o"), [20, 50, 100, 200], points))
+        chance = [values(run, "shuffled_cons").mean() for run in runs]
+        drawn.append([key_of("", colour, ":"), [20, 50, 100, 200], chance])
     return [drawn]
 
 
-def bayesncl(place, patch):
-    the.settings.draw_line(new_panel(), "0.8", "lp1", "C4")
-    runs = [f"shapes-grid-bayesncl-prior0.8-kl-weight3e-{power}" for power in (6, 5, 4, 3, 2)]
-    points = [of_run("bayesncl", run, "lp1") for run in runs]
-    x = 3 * 10.0 ** np.arange(-6, -1) * 1.1
-    line = [bars(key_of("ρ = 0.8", "C4", "-o"), x, points)]
-    the.settings.draw_dot(new_panel(), "run", "lp1", {"fmt": "kD"})
-    _, _, x, *of_x = bars("", 0, [of_run("bayesncl", "run", "lp1")])
-    _, _, y, *of_y = bars("", 0, [of_run("bayesncl", "run", "cons")])
-    return line, [[key_of("", "k", "D"), x, y, *of_x, *of_y]]
-
-
-def backgrounds(place, patch):
+def landscape(place, patch):
     draw = np.random.default_rng(0)
-    seeds = [np.zeros(n, [(name, float) for name in records.OF_A_DIMENSION]) for n in (60, 90)]
-    for columns in seeds:
-        columns["act"] = draw.random(len(columns))
-        columns["background_class"] = draw.integers(0, 5, len(columns))
-        columns["background_cons"] = draw.uniform(0.8, 1, len(columns))
-    the.backgrounds.draw_panel(new_panel(), "NCL", seeds)
-    drawn = [[key_of("", "grey", "-"), [0, 0.42], [0, 0.42]]]
-    for b, frequency in enumerate(shapes.BACKGROUNDS.values()):
-        every = np.concatenate(seeds)
-        chosen = (every["background_class"] == b) & (every["background_cons"] >= 0.9)
-        x = frequency + np.linspace(-0.008, 0.008, chosen.sum())
-        drawn.append([key_of("dots"), x, every["act"][chosen]])
-        drawn.append([f"text {chosen.sum() / 2:.0f}", frequency, 0.43])
-    return [drawn]
-
-
-def rarity(place, patch):
-    draw = np.random.default_rng(0)
-    chance = 1 / np.arange(1, 401) ** 0.5
-    rows = {"cifar100-cpu-ncl-lars": [], "cifar100-cpu-odd": []}
-    for seeds in rows.values():
-        for _ in range(3):
-            seeds.append((draw.integers(3, 90, 30), draw.random(30), draw.random(30)))
-    the.rarity.draw(rows, chance, place / "rarity.png")
-    least = np.unique(np.geomspace(1, 40, 60).astype(int))
-    expected, last = [], []
-    for k, (title, seeds) in enumerate(zip(("NCL", "odd"), rows.values())):
-        drawn = [[key_of("chance", "black", "-"), range(1, 401), 100 * chance]]
-        drawn.append([key_of("", "grey", ":"), [0.4, 0.4], [0, 1]])
-        drawn += [[key_of("dots", f"C{k}"), n, 100 * cons] for n, cons, _ in seeds]
+    curves = {}
+    for sparsity in "0.1", "0.3":
+        for name in the.budget.LOSSES.values():
+            setting = f"budget/{name}, sparsity {sparsity}"
+            curves[f"{setting}/lr_times_steps"] = 1 + draw.random(4)
+            curves[f"{setting}/min"] = draw.random((4, 3))
+    write_files(place, {"curves.npz": curves})
+    patch.setattr(the.budget, "CURVES", place / "curves.npz")
+    the.budget.draw(place / "budget.png")
+    expected = []
+    for sparsity in "0.1", "0.3":
+        drawn = [[key_of("", "grey", ":"), [x, x], [0, 1]] for x in (200, 400)]
+        for k, (label, name) in enumerate(the.budget.LOSSES.items()):
+            setting = f"budget/{name}, sparsity {sparsity}"
+            x, y = curves[f"{setting}/lr_times_steps"], curves[f"{setting}/min"]
+            drawn += line_and_band(label, f"C{k}", "-", x, y)
         expected.append(drawn)
-        points = [[100 * cons[n >= m].mean() for n, cons, _ in seeds] for m in least]
-        last += line_and_band(title, f"C{k}", "-", least, points)
-        points = [np.mean([100 * by[n >= m].mean() for n, _, by in seeds]) for m in least]
-        last.append([key_of("", f"C{k}", ":"), least, points])
-    return *expected, last
-
-
-def sparsity(place, patch):
-    draw = np.random.default_rng(0)
-    methods = {name: [] for name in the.sparsity.METHODS}
-    for name in "sae-narrow", "ncl":
-        for _ in range(3):
-            keys = ("entries", "stability", "stability_chance")
-            methods[name].append({key: draw.random(4).tolist() for key in keys})
-    the.sparsity.draw_panel(new_panel(), methods, "stability")
-    drawn = []
-    for name, look_of in ("sae-narrow", ("C1", "--")), ("ncl", ("C2", "-")):
-        line = sorted(methods[name], key=lambda point: np.mean(point["entries"]))
-        x = [np.mean(point["entries"]) for point in line]
-        points = [point["stability"] for point in line]
-        drawn += line_and_band(the.sparsity.METHODS[name], *look_of, x, points)
-        chance = [np.mean(point["stability_chance"]) for point in line]
-        drawn.append([key_of("", look_of[0], ":"), x, chance])
-    return [drawn]
+    return expected
 
 
 def dictionaries(place, patch):
@@ -231,56 +157,40 @@ def dictionaries(place, patch):
 
 
 def claims(place, patch):
-    runs = {"here": ("q#a", "q#b"), "there": ("p#aa", "q#bbb")}
-    the.forest.draw_panel(new_panel(), "title", "lp1", runs, {"there": 1.5})
+    rows = {"A − B": [("x", "lp1", "q/a − q/b", None), ("y", "cons", "q/aa", 1.5)]}
+    patch.setattr(the.forest, "ROWS", rows | {"C": [("z", "cons", "q/a − q/bb", None)]})
+    patch.setattr(the.forest, "values", values)
+    the.forest.draw(place / "forest.png")
     drawn = [[key_of("", "grey", "-"), [0, 0], [0, 1]], [key_of("", "C1"), [1.5], [1]]]
-    for y, (a, b) in enumerate(runs.values()):
-        pairs = zip(of_run(*a.split("#"), "lp1"), of_run(*b.split("#"), "lp1"))
-        own = [one - other for one, other in pairs]
-        half, mean = report.interval(own), np.mean(own)
-        drawn.append([key_of("", "C0", "o"), [mean], [y], [mean - half], [mean + half]])
+    drawn.append([key_of("", "0.85", "-"), [0, 1], [1.5, 1.5]])
+    for y, (key, what) in enumerate(
+        [("lp1", "q/a − q/b"), ("cons", "q/aa"), ("cons", "q/a − q/bb")]
+    ):
+        own = values(what, key)
+        half = stats.t.ppf(0.975, len(own) - 1) * stats.sem(own)
+        ends = [own.mean() - half], [own.mean() + half]
+        drawn.append([key_of("", "C0", "o"), [own.mean()], [y], *ends])
     names = [text.get_text() for text in plt.gca().get_yticklabels()]
-    assert names == ["here, n = 4", "there, n = 3"]
+    assert names == ["A − B: x, n = 4", "A − B: y, n = 3", "C: z, n = 3"]
     return [drawn]
 
 
 def simsiam(place, patch):
-    lines = ["run,seed,epoch,spread,loss"]
-    seeds = seeds_of(place, "collapses")
-    for run, _ in the.collapse.PICTURED.values():
+    seeds = seeds_of("collapses")
+    spread = {}  # run, seed: its curve
+    for run, _ in the.collapse.PANELS.values():
         for seed, numbers in seeds.items():
-            lines += [f"{run},{seed},{x},{numbers[run, x]},7" for x in (1, 2, 4)]
-    write_files(place, {"curves.csv": "\n".join(lines)})
-    patch.setattr(the.collapse, "CURVES", place / "curves.csv")
+            spread[run, seed] = [numbers[run, x] for x in (1, 2, 3)]
+    found = [dict(run=r, seed=s, curve=dict(spread=y)) for (r, s), y in spread.items()]
+    patch.setattr(the.collapse, "read", lambda question: [*found, dict(run="other", seed=1)])
     the.collapse.draw(place / "collapse.png")
     expected = []
-    for run, batch in the.collapse.PICTURED.values():
+    for run, batch in the.collapse.PANELS.values():
         drawn = [[key_of("", "grey", ":"), [0, 1], [y, y]] for y in (1, 2 / batch**0.5)]
-        for k, (seed, numbers) in enumerate(seeds.items()):
-            spread = [numbers[run, x] for x in (1, 2, 4)]
-            drawn.append([key_of(f"seed {seed}", f"C{k}", "-"), [1, 2, 4], spread])
+        for k, seed in enumerate(seeds):
+            drawn.append([key_of(f"seed {seed}", f"C{k}", "-"), [1, 2, 3], spread[run, seed]])
         expected.append(drawn)
     return expected
-
-
-def theorems(place, patch):
-    draw = np.random.default_rng(0)
-    losses, growths = {name: draw.random((2, 6)) for name in "ab"}, draw.random(18)
-    agreements = {"NCL, all mixed": draw.random(7), "CL, some mixed": draw.random(7)}
-    the.theory.draw_theorem_1b(new_panel(), losses, 7, 0.3)
-    the.theory.draw_theorem_3(new_panel(), growths)
-    the.theory_nmf.draw_theorem_5(new_panel(), agreements)
-    first = [[key_of("(1 − α) exp τ = d − α", "grey", ":"), [np.log(6.7 / 0.7)] * 2, [0, 1]]]
-    for k, (name, (permutation, lowest)) in enumerate(losses.items()):
-        first.append([key_of(f"{name}: a permutation", f"C{k}", "-"), range(1, 7), permutation])
-        first.append([key_of(f"{name}: lowest found", f"C{k}"), range(1, 7), lowest])
-    third = [[key_of("κα²/(1 − b)", "grey", "-"), [0, 2], [0, 2]]]
-    x = [kappa * keep**2 / (1 - bias) for bias, keep, kappa in the.theory.REGIONS]
-    third.append([key_of("measured"), x, growths])
-    fifth = []
-    for (name, values), look_of in zip(agreements.items(), (("C0", "-"), ("C1", ":"))):
-        fifth.append([key_of(name, *look_of), np.arange(7) / 10, values])
-    return first, third, fifth
 
 
 def gates(place, patch):
@@ -350,7 +260,7 @@ def some_runs(place, patch):
     for entry in ratios:
         z = entry.pop()
         entry += [[4, 8], [sparsehead.min_max_ratio(z[:, :d]) for d in (4, 8)]]
-    of_seeds = {title: list(seeds_of(place, title * 2).values()) for title in "pq"}
+    of_seeds = {title: list(seeds_of(title * 2).values()) for title in "pq"}
     for numbers in sum(of_seeds.values(), []):
         for key in "p_at_10_top", "p_at_10_random", "lp1_top", "lp1_random":
             numbers |= {f"{key}_{m}": numbers[f"{key}_{m}"] for m in (16, 8)}  # there they are
@@ -435,9 +345,8 @@ def grids_of_images(place, patch):
     return []
 
 
-PICTURES = [ncl, cifar100, bayesncl, backgrounds, rarity, sparsity, dictionaries, claims, simsiam]
-PICTURES += [theorems, gates, one_run, some_runs, landscapes, shifted_images]
-PICTURES += [grids_of_images]
+PICTURES = [cifar100, landscape, dictionaries, claims, simsiam, gates]
+PICTURES += [one_run, some_runs, landscapes, shifted_images, grids_of_images]
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.__name__)
@@ -446,7 +355,6 @@ def test_a_picture_shows_its_numbers(picture, tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(plt, "close", lambda *_: None)
         patch.setattr(plt.Figure, "savefig", lambda *_, **__: None)
-        patch.setattr(report, "seeds_of", seeds_of)
         expected = picture(tmp_path, patch)
     panels = [panel for number in plt.get_fignums() for panel in plt.figure(number).axes]
     panels = [panel for panel in panels if panel.get_label() != "<colorbar>"]

@@ -1,18 +1,18 @@
 """Tests of studies/: small records and runs, naive loops, closed forms, and what is on record."""
 
-import csv
 import functools
+import importlib
 import itertools
 import json
 import math
 import os
 import re
+import shlex
 import signal
+import subprocess
 import sys
-import threading
 import time
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import bayesncl
@@ -28,7 +28,6 @@ import mutants
 import notebook
 import numpy as np
 import pytest
-import rarity
 import records
 import report
 import run
@@ -37,53 +36,48 @@ import theory_gate
 import theory_nmf
 import torch
 import torch.nn.functional as F
+from records import STUDIES
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """A repository of its own: the folders of a few questions, no run and no record."""
-    monkeypatch.setattr(records, "STUDIES", tmp_path / "studies")
-    monkeypatch.setattr(report, "ROOT", tmp_path)
-    monkeypatch.setattr(run, "ROOT", tmp_path)
-    monkeypatch.setattr(run, "RUNS", tmp_path / "runs")
-    for question in "q", "ncl", "bayesncl", "simsiam", "landscape", "consistency":
-        (tmp_path / "studies" / question).mkdir(parents=True)
+    """A repository of its own: the folder of a question, no run and no record."""
+    for module, name, folder in [
+        (records, "STUDIES", "studies"),
+        (report, "STUDIES", "studies"),
+        (report, "ROOT", ""),
+        (run, "STUDIES", "studies"),
+        (run, "ROOT", ""),
+    ]:
+        monkeypatch.setattr(module, name, tmp_path / folder)
+    (tmp_path / "studies/q").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)  # run.py has another
+    records.frame.cache_clear()
     yield tmp_path
-    signal.signal(signal.SIGTERM, before)
+    records.frame.cache_clear()
 
 
 def exit_code(command):
-    """The code, or the text, with which a program ends."""
+    """The code with which a program ends."""
     with pytest.raises(SystemExit) as stop:
         run_program(command)
     return stop.value.code
 
 
-def put(name, seed, **parts):
-    """Write a record of question q."""
-    records.put(records.file_of("q"), dict(run=name, seed=seed, settings={}) | parts)
+def put(*lines):
+    """Write records of question q."""
+    text = "".join(f"{json.dumps({'settings': {}} | line)}\n" for line in lines)
+    write_files(records.STUDIES, {"q/records.jsonl": text})
 
 
-def on_record(question="q"):
-    """(run, seed) → record, in the order of the file."""
-    return {records.by_name(found): found for found in records.read(records.file_of(question))}
+def on_record():
+    """(run, seed) → record of question q."""
+    return {(found["run"], found.get("seed")): found for found in records.read("q")}
 
 
 # --------------------------------------------------------------------------- records.py: a record
-Y = np.arange(40) % 3
-BACKGROUND = np.arange(40) % 4  # of the five backgrounds the last has no image
 PLANTED = np.random.default_rng(0).random((40, 8)) + 0.1  # more than half of the entries
-PLANTED[:, 0] *= BACKGROUND == 0  # of the ten images four are of one class
-PLANTED[:, 1] *= (BACKGROUND == 0) & (np.arange(40) > 12)  # two of six
-PLANTED[:, 2] *= (BACKGROUND == 2) | (np.arange(40) == 5)  # five of eleven; ten have background 2
-PLANTED[:, 7] = 0  # dead; of forty images of the four others fourteen are of one class
-DIMENSIONS = dict(dims_sky=2, rate_sky=0.2, dims_sand=1, rate_sand=11 / 40, dead_dims=12.5)
-DIMENSIONS["cons_weighted"] = 100 * (4 + 2 + 5 + 4 * 14) / (10 + 6 + 11 + 4 * 40)
-DIMENSIONS |= dict.fromkeys("dims_grass rate_grass dims_water rate_water".split(), 0)
-DIMENSIONS |= dict.fromkeys("dims_night rate_night".split(), 0)
-EPOCHS = [{"epoch": 1, "loss": 2.5}, {"epoch": 2, "loss": 1.5, "spread": 0.25}]
+EPOCHS = [{"epoch": 1, "loss": 2.5, "spread": 0.5}, {"epoch": 2, "loss": 1.5, "spread": 0.25}]
 FINAL = {"event": "final", "epochs": 2, "lp1": 50.0, "act": None}
 MEASURED = {"ap": 5.0, "cons": 6.0, "f1": None}
 CONTROLS = {"shuffled": {"ap": 1.0}, "head": {"ap": 2.0, "cons": 3.0}, "rotated": {"ap": 4.0}}
@@ -95,7 +89,7 @@ def leave_run(folder, rule="nonzero"):
     files = {
         "config.json": '{"method": "ncl", "dataset": "mine", "data_root": "."}',
         "metrics.jsonl": "".join(json.dumps(line) + "\n" for line in [*EPOCHS, FINAL]),
-        "embeddings.npz": dict(h=z[:, ::-1], z=z, y=Y, background=BACKGROUND),
+        "embeddings.npz": dict(h=z[:, ::-1], z=z, y=np.arange(40) % 3),
         "interpret.json": json.dumps({"active": rule, "numbers": MEASURED} | CONTROLS),
         "words.json": '{"nameable": 7.0, "words": [["sky", 1]]}',
     }
@@ -111,102 +105,49 @@ def test_a_record_is_what_a_runs_files_say(tmp_path, rule, top):
     expected = whole.numbers | {top + key: value for key, value in MEASURED.items()}
     for control, numbers in CONTROLS.items():
         expected |= {f"{control}_{key}": value for key, value in numbers.items()}
-    z = torch.from_numpy(PLANTED.astype(np.float16))
-    for prefix, y in ("", Y), ("background_", BACKGROUND):
-        for k, value in records.precision_at(z, torch.from_numpy(y)).items():
-            expected[f"{prefix}p_at_{k}"] = value
     assert found.pop("interpret") == expected | {"active": rule}
-    assert found.pop("dimensions") == pytest.approx(DIMENSIONS, rel=1e-5)
     config = json.loads((folder / "config.json").read_text())
     known = dict(run="a", seed=2, settings=config, epoch=EPOCHS[-1], final=FINAL)
-    assert found == known | {"words": {"nameable": 7}}
+    curve = dict(loss=[2.5, 1.5], spread=[0.5, 0.25])
+    assert found == known | {"curve": curve, "words": {"nameable": 7}}
 
 
-@pytest.mark.skipif(records.fcntl is None, reason="Windows has no such lock")
-def test_programs_at_once_lose_no_record(repository):
-    def put_one(seed):
-        put("a" if seed > 5 else "b", seed, final={})
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(put_one, [11, 2, 9, 4, 5, 10, 7, 8, 1, 3, 6, 12]))
-    put("b", 5, final={"lp1": 1})  # in the place of the former
-    names = [("a", seed) for seed in range(6, 13)] + [("b", seed) for seed in range(1, 6)]
-    assert [*on_record()] == names
-    assert on_record()["b", 5]["final"] == {"lp1": 1}
-
-
-@pytest.mark.skipif(records.fcntl is None, reason="Windows has no such lock")
-@pytest.mark.parametrize("other", [{}, {"commit": "b"}, {"command": "nce.py"}])
-def test_tools_add_to_the_record_of_this_run(repository, other):
-    settings = dict(command="ncl.py", commit="a")
-    put("a", 2, settings=settings)
-    write_files(repository / "a-seed2", {"config.json": json.dumps(settings | other)})
-    records.add(repository / "a-seed2", "robustness", {"h": 1.0})
-    assert on_record()["a", 2].get("robustness") == (None if other else {"h": 1})
-
-
-def test_what_pictures_show_is_kept_besides(repository):
-    dimensions = repository / "studies/bayesncl/dimensions.csv"
-    head = "run,seed,dimension,act,cons,class,background_cons,background_class"
-    others = ["shapes-ncl,12,7,0.125,,1,,", "z,2,7,0.5,0.75,1,1,3"]
-    dimensions.write_text("\n".join([head, "shapes-ncl,2,7,1,1,1,1,1", *others]))
-    dense = leave_run(repository / "shapes-ncl-seed2")
-    collapsed = leave_run(repository / "shapes-simsiam-no-stop-grad-seed2")
-    codes = repository / "landscape-lr-2"
+def test_a_later_record_replaces_an_earlier_one(repository):
+    put(dict(run="a", seed=1, final={"lp1": 1}), dict(run="landscape-x", results=[1]))
+    assert records.runs("q/a").lp1[1] == 1
+    records.keep("q", leave_run(repository / "a-seed1"))
+    codes = repository / "landscape-x"
     write_files(codes, {"config.json": "{}", "results.json": "[3]", "curves.npz": b"curves"})
-    for question in "ncl", "simsiam", "landscape":
-        for folder in dense, collapsed, codes:
-            records.keep(question, folder)
-    with open(dense / "dimensions.csv") as file:
-        for line in csv.DictReader(file):
-            others.append(",".join(["shapes-ncl,2", *[line[key] for key in head.split(",")[2:]]]))
-    assert dimensions.read_text().splitlines() == [head, *others]
-    columns = records.kept_dimensions("bayesncl")
-    assert {name: [*seeds] for name, seeds in columns.items()} == {"shapes-ncl": [12, 2], "z": [2]}
-    assert columns["z"][2][["act", "background_class"]].tolist() == [(0.5, 3)]
-    name = "shapes-simsiam-no-stop-grad,2"
-    text = f"run,seed,epoch,spread,loss\n{name},1,,2.5\n{name},2,0.25,1.5\n"
-    assert (repository / "studies/simsiam/curves.csv").read_text() == text
-    assert (repository / "studies/landscape/landscape-lr-2.npz").read_bytes() == b"curves"
-    kept = {path.name for path in repository.glob("studies/*/*")} - {"records.jsonl"}
-    assert kept == {"dimensions.csv", "curves.csv", "landscape-lr-2.npz"}
-    of_codes = dict(run="landscape-lr-2", settings={}, results=[3])
-    assert on_record("ncl")["landscape-lr-2", 0] == of_codes
+    records.keep("q", codes)
+    assert records.runs("q/a").lp1[1] == 50
+    assert on_record().keys() == {("a", 1), ("landscape-x", None)}
+    assert on_record()["landscape-x", None]["results"] == [3]
+    assert (repository / "studies/q/landscape-x.npz").read_bytes() == b"curves"
 
 
-# -------------------------------------------------------------------------------- report.py: cells
+# -------------------------------------------------------------------------------- records.py: cells
 RUNS = [  # run, number, its values of seeds 0 to 3
     ("a", "lp1", None, 1, 2, 6),
-    ("a", "finetune_0.01_top1", None, 4, 7, 13),
-    ("a", "scratch_0.01_top1", None, 1, 2, 3),
+    ("a", "shuffled_lp1", None, -2, -3, -4),
     ("a", "lead", None, 1, 2, 6),
     ("a", "corr", None, -0.004, None, 1),
-    ("a", "phi", None, -0.04, 0, 0),
     ("b", "lp1", 9, 0.5, 0.5, 5),
-    ("b", "finetune_0.01_top1", 9, 2, 4, 8),
-    ("b", "scratch_0.01_top1", 0, 1, 3, 6),
-    ("c", "lp1", None, 2.5, 0.5, 8),
+    ("c", "lp1", 1, None, None, None),
+    ("d", "lp1", 1, 2, None, None),
+    ("e", "phi", -0.04, None, None, None),
 ]
-CELLS = {  # runs, "A" or "A − B", heading, seeds: the cell
-    "mean and deviation": ("a", "LP@1", "", "3.0 ± 2.6"),  # √(14 / 2)
-    "a link's seeds": ("a-seeds1-2", "LP@1", "", "1.5"),
-    "the row's seeds first": ("a-seed3", "LP@1", "2", "2.0"),
-    "a difference by seed": ("a − b", "LP@1", "", "+1.0 ± 1.2"),  # of .5, 1.5, 1: 4.303 · .5 / √3
-    "pairs together": ("a − b, c − b", "LP@1", "", "+1.3 ± 1.1"),  # 2.571 · 1.08 / √6
-    "within a run": ("a", "1 % − scratch", "", "+6.0 ± 9.0"),  # of 3, 5, 10: 4.303 √13 / √3
-    "of two differences": ("a − b", "1 % − scratch", "2, 3", "+6.0 ± 25.4"),  # 12.706 · 2.83 / √2
-    "a lead": ("a", "adj. − random directions", "", "+3.0 ± 6.6"),
-    "no plus zero": ("b − b", "LP@1", "1", "0.0"),
-    "no minus zero": ("a", "φ", "1", "0.0"),
-    "a small minus": ("a", "Corr.", "1", "−0.004"),
-    "none on record": ("a", "Act.", "", "–"),
-    "n of all pairs": ("a − b, c − b", "n", "", "6"),
+CELLS = {  # runs, a number: the cell
+    "mean and deviation": ("q/a", "lp1", "3.0 ± 2.6"),  # √(14 / 2)
+    "a difference by seed": ("q/a − q/b", "lp1", "+1.0 ± 1.2"),  # .5, 1.5, 1: 4.303 · .5 / √3
+    "within a run": ("q/a", "lp1 - shuffled_lp1", "+6.0 ± 9.0"),  # 3, 5, 10: 4.303 √13 / √3
+    "a lead": ("q/a", "lead", "+3.0 ± 6.6"),
+    "seeds that both have": ("q/d − q/b", "lp1", "−3.2 ± 60.4"),  # −8, 1.5: 12.706 · 6.72 / √2
+    "one pair": ("q/c − q/b", "lp1", "−8.0"),
+    "one seed": ("q/c", "lp1", "1.0"),
+    "two have no deviation": ("q/d", "lp1", "1.5"),
+    "no plus zero": ("q/c − q/c", "lp1", "0.0"),
+    "no minus zero": ("q/e", "phi", "0.0"),
 }
-REFUSED_CELLS = [  # the same, and words of the line
-    ("a", "LP@1", "1, 7", "shows a, seeds 1, 7"),
-    ("a", "Corr.", "", "no number corr"),
-    ("b − a", "LP@1", "", "no seed 0"),
-]
 
 
 @pytest.fixture
@@ -217,63 +158,58 @@ def shown(repository):
         for seed, value in enumerate(values):
             if value is not None:
                 numbers[name, seed][key] = value
-    for (name, seed), final in numbers.items():
-        others = dict(epoch={"lp1": 99}, dictionaries={"act": 1}, stability={"act": None})
-        put(name, seed, final=final, **others)
+    others = dict(epoch={"lp1": 99}, dictionaries={"act": 1}, stability={"act": None})
+    put(*[dict(run=name, seed=seed, final=own, **others) for (name, seed), own in numbers.items()])
 
 
-def cell(names, heading, seeds):
-    """A cell that held a 9, of a page in a folder beside q, in a row that links to runs."""
-    label = re.sub(r"[\w-]+", r"[\g<0>](../q/records.jsonl#\g<0>)", names)
-    page = f"| x | {heading} | seeds | LP@1 |\n|--|--|--|--|\n| {label} | 9 | {seeds} | 9 |\n"
-    line = report.with_tables(page, records.STUDIES / "ncl").splitlines()[2]
-    return report.cells_of(line)[1]
+@pytest.mark.parametrize("what, formula, expected", CELLS.values(), ids=CELLS)
+def test_a_cell_is_of_its_records(shown, what, formula, expected):
+    found = records.values(what, formula)
+    assert records.cell(found, 1, records.shows_difference(what, formula)) == expected
 
 
-@pytest.mark.parametrize("names, heading, seeds, expected", CELLS.values(), ids=CELLS)
-def test_a_cell_is_of_its_records(shown, names, heading, seeds, expected):
-    assert cell(names, heading, seeds) == expected
-
-
-def test_a_cell_without_records_is_refused(shown):
-    for names, heading, seeds, told in REFUSED_CELLS:
-        assert told in refusal(lambda: cell(names, heading, seeds))  # noqa: B023
-
-
-@pytest.mark.parametrize("n", [2, 3, 7, 26, 200])
-def test_an_interval_is_students(n):
-    stats = pytest.importorskip("scipy.stats")
-    values = np.random.default_rng(0).normal(size=n)
-    t = stats.t.ppf(0.975, min(n, 26) - 1)  # of more than 26 a little wide
-    assert report.interval(values) == pytest.approx(t * stats.sem(values), rel=5e-4)
+@pytest.mark.parametrize("what, formula", [("q/x", "lp1"), ("q/a − q/e", "corr"), ("q/a", "act1")])
+def test_a_cell_without_records_is_an_error(shown, what, formula):
+    with pytest.raises(KeyError):
+        records.values(what, formula)
 
 
 PAGE = """\
-It is 3.0 ± 2.6. It was 3.75 once. Neither `1.25` nor [a](b-1.5.md).
+It is 3.0 ± 2.6. Neither `1.25` nor [a](b-1.5.md).
 
-| run | n | LP@1 | Act. | by hand |
-|---|---|---|---|---|
-| [A](records.jsonl#a), n = {n} | {n} | {lp1} | {act} | 7 |
-| B, n = 9 | 9 | 9 | 9 | |
+It was 3.75 once.
 
-a | 9
+<!-- means -->
+{table}
+By hand | 9
 """
-OLD = PAGE.format(n=9, lp1="?", act="4.5")
-NEW = PAGE.format(n=3, lp1="3.0 ± 2.6", act="–")
+OLD = PAGE.format(table="| run | LP@1 |\n|---|---|\n| old | 9.9 |\n")
+NEW = PAGE.format(table="|  | LP@1 | n |\n| --- | --- | --- |\n| A | 3.0 ± 2.6 | 3 |\n")
+PROGRAM_OF_PAGE = "import records; means = records.table({'A': 'q/a'}, ['LP@1'])"
 
 
 def test_a_page_is_told_and_rewritten(shown, repository, capsys):
-    for path in "README.md", "studies/README.md", "studies/q/README.md":
-        (repository / path).write_text(OLD if "q" in path else "no table\n")
+    files = dict.fromkeys(["README.md", "studies/README.md", "studies/p/README.md"], "no table")
+    files |= {"studies/q/README.md": OLD, "studies/q/table.py": PROGRAM_OF_PAGE}
+    write_files(repository, files)
     page = repository / "studies/q/README.md"
     assert exit_code("report.py --check") == 1
-    row, sentence = capsys.readouterr().out.splitlines()
-    assert row.endswith("by the records: | [A](records.jsonl#a), n = 3 | 3 | 3.0 ± 2.6 | – | 7 |")
-    assert sentence == "studies/q/README.md, in no table: It was 3.75 once."
     assert page.read_text() == OLD
     run_program("report.py")
     assert page.read_text() == NEW
+    capsys.readouterr()
     assert exit_code("report.py --check") == 0
+    assert capsys.readouterr().out == "studies/q/README.md, in no table: It was 3.75 once.\n"
+
+
+def test_all_that_is_on_record_is_printed(shown, capsys):
+    with open(records.STUDIES / "q/records.jsonl", "a") as file:
+        file.write('{"run": "own", "results": [{"x": 1}, {"x": 2}]}\n')
+    run_program("report.py q --all")
+    told = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
+    assert told[:2] == [["own", '{"x": 1}'], ["own", '{"x": 2}']]
+    assert ["a", "corr", "0.4980", "n = 2", "1: -0.004 3: 1"] in told
+    assert len(told) == 2 + 9  # lp1 of five runs, three more of a, phi; act is undefined
 
 
 # ------------------------------------------------------------------------ run.py: a small runs.txt
@@ -294,8 +230,6 @@ elif name == "sparse_coding.py":
     (folder / "config.json").write_text("{}")
     (folder / "results.json").write_text("[5]")
 else:
-    if name == "sae.py" and not Path(words[0]).exists():
-        sys.exit(words[0] + " is not there")
     Path("now", folder.name).write_text(str(os.getpid()))
     time.sleep({"9": 30}.get(flags.get("--lr"), 0.6))
     with open("together.txt", "a") as file:
@@ -311,42 +245,35 @@ RUNS_TXT = """# A comment.
 
 a         1-2  python ncl.py --lr 0.1
     python tools/words.py RUN --seed {seed}
-later     2    python sae.py runs/b-cpu-seed{seed}/metrics.jsonl
 b-cpu     2,9  python ncl.py
 noted     -    python sparse_coding.py --seeds 5
 anew      -    python sparse_coding.py --seeds 5
-complete  -    python sparse_coding.py --seeds 5
 failing   1    python ncl.py --lr 7
 spoilt    1    python ncl.py --lr 8
-lost      1    python sae.py runs/nowhere-seed1/metrics.jsonl
 """
+BEGUN = "ncl.py --lr 0.1 --compile --seed 2 --device cpu --out x"
 LEFT = {  # what an earlier call left in runs/
-    "a-seed2/config.json": '{"command": "ncl.py --lr 1e-1 --seed 2 --device cpu --out x"}',
+    "a-seed2/config.json": json.dumps({"command": BEGUN}),
     "b-cpu-seed2/mine.txt": "mine",
-    "noted/config.json": "{}",
+    "noted/config.json": '{"command": "sparse_coding.py --seeds 5 --out runs/noted"}',
     "noted/memory/note.pt": "",
-    "noted/results.json": "[1]",
-    "anew/config.json": "{}",
+    "anew/config.json": '{"command": "sparse_coding.py --seeds 5 --out runs/anew"}',
     "anew/calls.txt": "before",
-    "complete/config.json": "{}",
-    "complete/results.json": "[1]",
 }
-ADDED = "--device cuda --data-root d --out"
+HERE = "--device cuda --data-root d"
 CALLS = f"""\
-7 ncl.py --lr 0.1 --compile --seed 1 {ADDED} runs/a-seed1
+7 ncl.py --lr 0.1 --compile --seed 1 {HERE} --out runs/a-seed1
 7 interpret.py runs/a-seed1
 7 tools/words.py runs/a-seed1 --seed 1 --data-root d
-7 ncl.py --compile --device cuda --data-root d --resume runs/a-seed2
+7 ncl.py --compile {HERE} --resume runs/a-seed2
 7 interpret.py runs/a-seed2
 7 tools/words.py runs/a-seed2 --seed 2 --data-root d
 7 sparse_coding.py --seeds 5 --out runs/anew
 1 ncl.py --compile --seed 2 --device cpu --data-root d --out runs/b-cpu-seed2
 1 interpret.py runs/b-cpu-seed2
-7 ncl.py --lr 7 --compile --seed 1 {ADDED} runs/failing-seed1
-7 sae.py runs/b-cpu-seed2/metrics.jsonl --compile --seed 2 {ADDED} runs/later-seed2
-7 interpret.py runs/later-seed2
+7 ncl.py --lr 7 --compile --seed 1 {HERE} --out runs/failing-seed1
 7 sparse_coding.py --resume runs/noted
-7 ncl.py --lr 8 --compile --seed 1 {ADDED} runs/spoilt-seed1
+7 ncl.py --lr 8 --compile --seed 1 {HERE} --out runs/spoilt-seed1
 7 interpret.py runs/spoilt-seed1
 """
 
@@ -355,11 +282,14 @@ CALLS = f"""\
 def planted(repository, monkeypatch):
     """Write runs.txt; every program of the repository is PROGRAM."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    names = "ncl.py", "sae.py", "interpret.py", "sparse_coding.py", "tools/words.py"
+    names = "ncl.py", "interpret.py", "sparse_coding.py", "tools/words.py"
     write_files(repository, dict.fromkeys(names, PROGRAM))
     leave_run(repository / "done")
     (repository / "now").mkdir()
-    return (repository / "studies/q/runs.txt").write_text
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield (repository / "studies/q/runs.txt").write_text
+    for number, handler in zip((signal.SIGINT, signal.SIGTERM), before):
+        signal.signal(number, handler)
 
 
 def calls():
@@ -369,78 +299,68 @@ def calls():
 
 def test_runs_are_made_measured_and_recorded(planted, capsys):
     planted(RUNS_TXT)
-    write_files(run.RUNS, LEFT)
-    put("b-cpu", 9, final={"lp1": 3})
-    command = "run.py q --jobs 3 --device cuda --data-root d --flags=--compile"
+    write_files("runs", LEFT)
+    put(dict(run="b-cpu", seed=9, final={"lp1": 3}))
+    command = f"run.py q --jobs 3 {HERE} --flags=--compile"
     assert exit_code(command) == 1
     assert calls() == CALLS
-    assert max(Path("together.txt").read_text()) == "3"
-    assert (run.RUNS / "b-cpu-seed2/mine.txt").exists()
+    assert max(Path("together.txt").read_text()) == "2"  # the seeds of a row
+    assert Path("runs/b-cpu-seed2/mine.txt").exists()
     told = capsys.readouterr().err
-    assert "failing-seed1: exit code 1: a reason" in told
+    assert "failing-seed1: not recorded: ncl.py --lr 7" in told
+    assert "exit code 1: a reason" in told
     assert "spoilt-seed1: not recorded" in told
-    assert "lost-seed1 is left out: it reads runs/nowhere-seed1/metrics.jsonl" in told
-    found = on_record()
-    images = ("a", 1), ("a", 2), ("b-cpu", 2), ("b-cpu", 9), ("later", 2)
-    assert found.keys() == {*images, ("noted", 0), ("anew", 0), ("complete", 0)}
-    record = found["a", 2]
+    images = ("a", 1), ("a", 2), ("b-cpu", 2), ("b-cpu", 9)
+    assert on_record().keys() == {*images, ("noted", None), ("anew", None)}
+    record = on_record()["a", 2]
     assert (record["final"], record["epoch"]) == (FINAL, EPOCHS[-1])
     assert (record["interpret"]["ap"], record["words"]) == (8, {"nameable": 9})
-    assert [found[name, 0]["results"] for name in ("noted", "anew", "complete")] == [[5], [5], [1]]
-    assert exit_code(f"{command} --rows a later *-cpu anew") == 0
+    assert [on_record()[name, None]["results"] for name in ("noted", "anew")] == [[5], [5]]
+    assert exit_code(f"{command} --rows a b-* anew --seeds 2") == 0
     assert calls() == CALLS
-    assert "q: 6 of 6 runs are on record" in capsys.readouterr().out
 
 
 REFUSED = [  # a row of runs.txt, the command that began its folder, words of the refusal
-    ("a 1 python ncl.py", "ncl.py --seed 1 --epochs 2", "begun with epochs 2"),
-    ("a 1 python ncl.py", "simclr.py --seed 1", "begun by simclr.py"),
-    ("a one python ncl.py", "ncl.py --seed 1", "line 2"),
-    ("    ncl.py RUN", "ncl.py --seed 1", "line 2"),
+    ("a 1 python ncl.py", "ncl.py --epochs 2 --seed 1 --device cpu", "begun by ncl.py --epochs 2"),
+    ("a 1 python ncl.py", "ncl.py --seed 1 --epochs 2 --device cpu", "begun by ncl.py --seed 1"),
+    ("a 1 python ncl.py", "simclr.py --seed 1 --device cpu", "begun by simclr.py"),
+    ("a one python ncl.py", "", "line 2"),
+    ("    ncl.py RUN", "", "line 2"),
 ]
 
 
-def test_other_flags_and_other_lines_are_refused(planted):
-    for row, begun, told in REFUSED:
-        planted(f"b 1 python ncl.py\n{row}\n")
-        write_files(run.RUNS / "a-seed1", {"config.json": json.dumps({"command": begun})})
+@pytest.mark.parametrize("row, begun, told", REFUSED)
+def test_other_flags_and_other_lines_are_refused(planted, capsys, row, begun, told):
+    planted(f"b 1 python ncl.py\n{row}\n")
+    write_files("runs/a-seed1", {"config.json": json.dumps({"command": begun})})
+    if "line" in told:
         assert told in refusal("run.py q")
+    else:
+        assert exit_code("run.py q --rows a --device cpu") == 1
+        assert told in capsys.readouterr().err
     assert calls() == ""
 
 
-@pytest.mark.parametrize("flags, told", [("--minutes 0.02", "minutes"), ("", "interrupted")])
-def test_an_end_ends_the_runs_too(planted, flags, told):
-    planted("a 1 python ncl.py --lr 9\n")
-
-    def terminate():
-        while not Path("now/a-seed1").exists():
-            time.sleep(0.05)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    if not flags:
-        threading.Thread(target=terminate).start()
-    assert told in exit_code(f"run.py q {flags} --device cpu")
+def test_an_end_ends_the_runs_too(planted, repository):
+    planted("a 1-2 python ncl.py --lr 9\n")
+    lines = f"import sys; sys.path[:0] = {sys.path!r}; import run; from pathlib import Path; "
+    lines += "run.ROOT = Path.cwd(); run.STUDIES = run.records.STUDIES = Path('studies'); "
+    command = [sys.executable, "-c", f"{lines}run.main('q --jobs 1 --device cpu'.split())"]
+    program = subprocess.Popen(command)
+    while not Path("now/a-seed1").exists():
+        time.sleep(0.05)
+    training = int(Path("now/a-seed1").read_text() or 0)
+    program.terminate()
+    assert program.wait(20) == 1
     with pytest.raises(ProcessLookupError):
-        os.kill(int(Path("now/a-seed1").read_text()), 0)
-
-
-ASKED = [  # rows, seeds: the runs, seed by seed, what reads another last
-    (None, None, "noted a-seed1 a-seed2 b-cpu-seed2 b-cpu-seed9 later-seed2"),
-    (["b-cpu", "noted"], [9, 0], "noted b-cpu-seed0 b-cpu-seed9"),
-    (["*a*"], [2, 1], "a-seed1 a-seed2 later-seed1 later-seed2"),
-]
-
-
-def test_runs_are_those_that_are_asked_for(planted):
-    planted(RUNS_TXT.partition("anew")[0])
-    for rows, seeds, expected in ASKED:
-        assert " ".join(run.commands("q", rows, seeds, "")) == expected
+        os.kill(training, 0)
+    assert not Path("runs/a-seed2").exists()
 
 
 @pytest.mark.slow
 def test_a_run_on_a_pretended_gpu_is_recorded(planted, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    text = (records.ROOT / "studies/gpu/runs.txt").read_text()
+    text = (records.ROOT / "studies/speed/runs.txt").read_text()
     planted(re.search("^cifar100-bayesncl .*", text, re.M).group())
     argv = [str(records.ROOT / name) for name in ("tools/pretend_gpu.py", "bayesncl.py")]
     lines = f"import runpy, sys; sys.argv[:1] = {argv}; "
@@ -450,7 +370,7 @@ def test_a_run_on_a_pretended_gpu_is_recorded(planted, monkeypatch):
     assert exit_code(f"run.py q --seeds 1 --device cuda --data-root . --flags='{short}'") == 0
     (record,) = on_record().values()
     assert record["settings"]["device"] == "cuda"
-    assert {"epoch", "final", "dimensions", "interpret"} <= record.keys()
+    assert {"epoch", "final", "interpret"} <= record.keys()
 
 
 # ---------------------------------------------------------------------------------------- theory.py
@@ -583,92 +503,6 @@ def test_the_toy_has_planted_frequencies_and_gates():
     assert closed.mean() < 0.1 < 0.9 < opened.mean()  # a strong prior has its way
 
 
-# --------------------------------------------------------------------------------------- rarity.py
-def test_a_row_has_the_means_of_a_loop():
-    draw = np.random.default_rng(0)
-    by_chance = draw.random(2000)  # of 1, 2, … images
-    n = [0, 1, 2, 2, 700, 1999, 2000, 0, 1]  # a thousandth of the images is 2
-    cons = draw.random(9)
-
-    def means(least):
-        kept = [k for k in range(9) if n[k] >= least]
-        own = 100 * np.mean([cons[k] for k in kept])
-        chance = 100 * np.mean([by_chance[n[k] - 1] for k in kept])
-        return own, chance, own - chance
-
-    lines = [f"{count / 2000},{value}" for count, value in zip(n, cons)]
-    found = rarity.consistencies(records.read_columns(["act,cons", *lines]), by_chance)
-    expected = dict(zip(["Cons.", "by chance", "above"], means(least=1)))
-    names = ["≥ 0.1 %", "≥ 0.1 %, by chance", "≥ 0.1 %, above"]
-    expected |= dict(zip(names, means(least=2))) | {"live": 7, "below 0.1 %": 2}
-    assert rarity.summary(*found, 2000) == pytest.approx(expected)
-    assert [rarity.cell([1.0, 2.0]), rarity.cell([1.0, 2.0, 6.0])] == ["1.5", "3.0 ± 2.6"]
-
-
-def test_what_the_gate_makes_dead_or_rare():
-    #                       dead  dead  rare  made    made    frequent
-    before = torch.tensor([0.000, 0.10, 5e-4, 0.1000, 0.5000, 0.6])
-    behind = torch.tensor([0.000, 0.00, 4e-4, 0.0005, 0.0005, 0.3])
-    found = rarity.behind_the_gate(before, behind)
-    assert list(found.values()) == pytest.approx([2, 1, 3, 1, 10, 0.1], rel=1e-5)  # lower of two
-
-
-# ------------------------------------------------------------------------------------- sparsity.py
-def naive_stability(seeds, order):
-    """stability() of embeddings, by greedy pairs; order: of the other seeds' images."""
-    live = []
-    for z in seeds:
-        e = abs(z) / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-12)
-        live.append(e[:, (e > 1e-5).any(0)])
-    found = []
-    for a in live:
-        means = []
-        for b in live:
-            cosines = (a / np.linalg.norm(a, axis=0)).T @ (b / np.linalg.norm(b, axis=0))[order]
-            total = 0
-            while a is not b and min(cosines.shape):
-                i, j = np.unravel_index(cosines.argmax(), cosines.shape)
-                total += cosines[i, j]
-                cosines = np.delete(np.delete(cosines, i, 0), j, 1)
-            means.append(total / a.shape[1])
-        found.append(sum(means) / (len(seeds) - 1))
-    return found
-
-
-def test_runs_are_measured_beside_other_seeds(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(records, "STUDIES", tmp_path)
-    draw = np.random.default_rng(0)
-    z, h = {}, {}
-    for name in "t-sparsity-ncl-8", "t-sparsity-simclr", "other-ncl":
-        for seed in (1, 2, 4):
-            folder = tmp_path / f"{name}-seed{seed}"
-            z[folder] = draw.normal(size=(40, 6)).clip(0).astype(np.float16)
-            z[folder][:, : 3 - seed] = 0  # dead ones
-            h[folder] = draw.normal(size=(40, 5)).astype(np.float16)
-            config = dict(method="ncl", dataset=name[:5], data_root=".", seed=seed)
-            files = {"metrics.jsonl": '{"event": "final", "epochs": 3}\n'}
-            files |= {"embeddings.npz": dict(h=h[folder], z=z[folder])}
-            write_files(folder, files | {"config.json": json.dumps(config)})
-    (tmp_path / "a.log").write_text("lies beside runs")
-    run_program("sparsity.py", *z, tmp_path / "a.log")
-    told = capsys.readouterr().out
-    folders = list(z)
-    shuffled = torch.randperm(40, generator=torch.Generator().manual_seed(0)).numpy()
-    for row in folders[:3], folders[3:6], folders[6:]:
-        embeddings = [z[folder].astype(float) for folder in row]
-        stable = naive_stability(embeddings, np.arange(40))
-        by_chance = naive_stability(embeddings, shuffled)
-        for i, judge in enumerate(folders[k] for k in (4, 5, 3)):  # SimCLR's of the next seed
-            expected = dict(stability=stable[i], stability_chance=by_chance[i], stability_seeds=3)
-            if row[0].name[0] == "t":
-                activations = interpret.activate(interpret.unit(z[row[i]]), "nonzero")
-                mono = interpret.mono_score(activations, interpret.unit_judge(h[judge]))
-                expected["mono_simclr"] = np.nanmean(mono)
-            left = json.loads((row[i] / "stability.json").read_text())
-            assert left == pytest.approx(expected, rel=1e-5)
-        assert re.search(rf"{row[0].name[:-6]} \| +3 \| +{np.mean(stable):.3f} \|", told)
-
-
 # -------------------------------------------------------------------------------------- the lesson
 def test_the_notebook_is_what_the_page_gives():
     notebook.main(["--check"])
@@ -734,66 +568,64 @@ def test_the_gate_costs_what_the_paper_says():
 
 
 # ------------------------------------------------------------------------------ what is on record
-ON_RECORD = {question: records.read(records.file_of(question)) for question in run.questions()}
-ALL = {records.by_name(one): one for of_one in ON_RECORD.values() for one in of_one}
+QUESTIONS = sorted(file.parent.name for file in records.STUDIES.glob("*/records.jsonl"))
+ON_RECORD = {question: records.read(question) for question in QUESTIONS}
 BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
 OF_A_CALL = common.Parser.OF_A_CALL | {"seed", "run"}  # flags; sae.py's runs had other names
-PAGES = {str(page.relative_to(report.ROOT)): page for page in report.pages()}
+PAGES = report.pages()
+WORDS = {"README.md": 900, "studies/claims/README.md": 500, "studies/landscape/README.md": 500}
+WORDS |= {"studies/lesson/README.md": 1300}
 
 
-def test_records_are_whole_and_say_where_they_were_made():
-    assert len(ALL) == sum(map(len, ON_RECORD.values())) > 500
-    for name, record in ALL.items():
+def flags_of(command):
+    """The flags of a method's command line, as its own parser reads them; None: not typed."""
+    program, *argv = shlex.split(command)
+    parser = importlib.import_module(program.removesuffix(".py")).parser()
+    not_typed = {action.dest: None for action in parser._actions}
+    return not_typed | parser.defaults | vars(parser.parse_args(argv))
+
+
+def test_records_say_where_they_were_made():
+    assert sum(map(len, ON_RECORD.values())) > 500
+    for record in sum(ON_RECORD.values(), []):
         settings = record["settings"]
-        assert {"hardware", "torch", "date"} <= settings.keys(), name
-        assert settings.get("data_root", "data") == "data", name
-        assert "results" in record or record["final"]["event"] == "final", name
-    for question, names in records.WITH_DIMENSIONS.items():
-        kept = records.kept_dimensions(question)
-        assert set(kept) == set(names)
-        for name, seeds in kept.items():
-            for seed, columns in seeds.items():
-                found = records.from_dimensions(columns)
-                assert found.items() <= ALL[name, seed]["dimensions"].items(), (name, seed)
+        assert {"hardware", "torch", "date"} <= settings.keys(), record["run"]
+        assert settings.get("data_root", "data") == "data", record["run"]
+        assert "results" in record or record["final"]["event"] == "final", record["run"]
 
 
-@pytest.mark.parametrize("question", ON_RECORD)
+@pytest.mark.parametrize("question", [file.parent.name for file in STUDIES.glob("*/runs.txt")])
 def test_commands_of_runs_txt_parse(parse_only, monkeypatch, question):
-    for lines in run.commands(question, None, None, "--epochs 50").values():
-        for program, *argv in lines:
-            monkeypatch.setattr(sys, "argv", [program, *argv])
+    for seeds, lines in run.rows_of(question).values():
+        for line in lines:
+            text = line.replace("{seed}", str(seeds[0])).replace("RUN", "runs/x")
+            monkeypatch.setattr(sys, "argv", shlex.split(text))
             with pytest.raises(Parsed):
-                program_of(program)()
+                program_of(sys.argv[0])()
 
 
-@pytest.mark.parametrize("question", ON_RECORD)
+@pytest.mark.parametrize("question", QUESTIONS)
 def test_what_is_on_record_is_a_row_of_runs_txt(question):
     rows = run.rows_of(question)
-    flags_of = functools.cache(run.flags_of)
+    flags = functools.cache(flags_of)
     for record in ON_RECORD[question]:
         name, seed, settings = record["run"], record.get("seed"), record["settings"]
         if name in BY_HAND or "command" not in settings or settings.get("eval_only"):
             continue
         seeds, (line, *_) = rows[name]
         assert seed in seeds, name
-        wanted = flags_of(line.replace("{seed}", str(seed)))
-        found = flags_of(re.sub(r" --checkpoint-every \d+| --verbose", "", settings["command"]))
+        wanted = flags(line.replace("{seed}", str(seed)))
+        found = flags(re.sub(r" --checkpoint-every \d+| --verbose", "", settings["command"]))
         assert {flag for flag in wanted if wanted[flag] != found[flag]} <= OF_A_CALL, name
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_is_as_the_records_have_it(name):
-    folder = PAGES[name].parent
-    text = PAGES[name].read_text(encoding="utf-8")
-    assert report.with_tables(text, folder) == text, "python studies/report.py rewrites it"
-    for table in report.TABLE.findall(text):
-        rows = [report.cells_of(line) for line in table.splitlines()]
-        assert len({len(row) for row in rows}) == 1, table
-        if name != "README.md":
-            assert not {"", "–"} & set().union(*rows), table
-    for link, target in re.findall(r"\]\((?!http)([^()#]*)#?([^()]*)\)", text):
-        file = folder / link
-        assert file.exists(), link
-        if file.suffix == ".jsonl":
-            of_target, *_ = report.SEEDS.fullmatch(target).groups()
-            assert report.runs_in(file, of_target), target
+    page = PAGES[name]
+    text = page.read_text(encoding="utf-8")
+    assert report.filled(page) == text, "python studies/report.py rewrites it"
+    assert report.unchecked(page) == []
+    for link in re.findall(r"\]\((?!http)([^()#]+)", text):
+        assert (page.parent / link).exists(), link
+    words = [word for word in report.NO_PROSE.sub("", text).split() if re.search(r"\w", word)]
+    assert len(words) <= WORDS.get(name, 250)

@@ -1,16 +1,16 @@
-"""How consistent are the dimensions of runs beside chance and random directions, at equal n?
+"""Draw assets/dictionaries.png: dimensions of finished runs beside chance and random directions.
 
     python studies/dictionaries/curves.py runs/<run> [runs/<run> ...]
 
-Draws assets/dictionaries.png, a panel for each run and label: each live dimension over the number n
-of images that it is active on; the Cons. of n random images; that of the n images where a random
-direction of the run's features is largest, its mean and the middle 90 % of directions.
+A panel for each run and label: each live dimension over the number n of images that it is active
+on; the Cons. of n random images; that of the n images where a random direction of the run's
+features is largest, its mean and the middle 90 % of directions.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,27 +32,21 @@ def draw_panel(axis, findings: interpret.Findings, prefix: str, title: str) -> N
     axis.set(xscale="log", xlabel="images n", ylabel="Cons., %", title=title)
 
 
-def main():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    flags = argparse.ArgumentParser(description=__doc__)
-    flags.add_argument("runs", nargs="+", type=Path)
+def draw(path: Path, folders: list[Path]) -> None:
+    """A panel for each label of each run."""
     panels = []
-    for folder in flags.parse_args().runs:
+    for folder in folders:
         findings = interpret.interpret(interpret.read_embedding(folder))
         for prefix in findings.labels:
-            name = interpret.LABELS[prefix]
-            panels.append((findings, prefix, f"{folder.name}: {name}"))
+            panels.append((findings, prefix, f"{folder.name}: {interpret.LABELS[prefix]}"))
     figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.4), squeeze=False)
     for axis, panel in zip(axes[0], panels):
         draw_panel(axis, *panel)
     axes[0, 0].legend(frameon=False, fontsize=8)
     figure.tight_layout()
-    figure.savefig(ROOT / "assets" / "dictionaries.png", dpi=110)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 if __name__ == "__main__":
-    main()
+    draw(ROOT / "assets" / "dictionaries.png", [Path(run) for run in sys.argv[1:]])

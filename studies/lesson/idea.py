@@ -1,21 +1,18 @@
 """The idea of NCL as a picture: a rotation of dense embeddings changes nothing that the loss sees.
 
-    python studies/lesson/idea.py      assets/lesson-idea.png; needs matplotlib
+    python studies/lesson/idea.py      assets/lesson-idea.png
 
 Drawn is the unit sphere in three dimensions, seen along (1, 1, 1). From there the three axes are
 120° apart, and a rotation about the line of sight turns the picture. The points are made up.
 """
 
-import argparse
-import sys
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-import common  # noqa: E402
 
 CLASSES = {"sky": "#3f7fc4", "grass": "#3d8f57", "sand": "#d08a2e"}
 NAMES = [(0, 1.24), (-1.2, -0.35), (1.2, -0.35)]  # where they stand before a turn
@@ -149,13 +146,6 @@ def draw_orthant(panel) -> None:
 
 def draw(path: str | Path) -> None:
     """Both panels."""
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise common.BadInput(f"{error}: pip install matplotlib") from error
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 4.2), layout="constrained")
     draw_dense(left)
     draw_orthant(right)
@@ -169,18 +159,5 @@ def draw(path: str | Path) -> None:
     few_colours.save(path, optimize=True)
 
 
-def main(argv=None):
-    flags = argparse.ArgumentParser(
-        prog="idea.py",
-        usage=argparse.SUPPRESS,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    default = ROOT / "assets" / "lesson-idea.png"
-    flags.add_argument("--draw", metavar="FILE", default=default, help="the picture")
-    args = flags.parse_args(argv)
-    draw(args.draw)
-
-
 if __name__ == "__main__":
-    common.launch(main)
+    draw(ROOT / "assets" / "lesson-idea.png")

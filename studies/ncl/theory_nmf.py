@@ -22,37 +22,26 @@ more:
 Wang et al., "Non-negative Contrastive Learning", arXiv 2403.12459. Its Theorem 1 is a test of
 ncl.py; the statements of Theorems 3 and 6 are not in what we have of the paper.
 
-    python studies/theory/theory_nmf.py      a table, and files in runs/theory_nmf-<time>
-
-The files are results.json and, with matplotlib, theory.png.
+    python studies/ncl/theory_nmf.py      a table, and results.json in runs/theory_nmf-<time>
 """
 
 import itertools
-import math
 import sys
 from pathlib import Path
 
 import torch
-from theory import new_folder, row, table
 from torch import Tensor
 from torch.nn.functional import normalize
 
-try:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-except ImportError:
-    plt = None
-
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "studies" / "landscape")]
 import common  # noqa: E402
 
 from runs import progress, write_json  # noqa: E402
+from theory import new_folder, row, table  # noqa: E402
 
 # ----------------------------------------------------------------------------------------- settings
-OVERLAPS = [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
+OVERLAPS = [0.0, 0.1, 0.2, 0.3, 0.4]
 CLASSES = 4  # C, which is also the number of dimensions
 IMAGES = 6  # of each class
 SEEDS = 10  # solutions that are compared
@@ -187,97 +176,50 @@ def theorem_4(solution: Tensor) -> list[dict]:
     ]
 
 
-def solve(mixed: str, kind: str) -> Tensor:
-    """Solutions (overlaps, seeds, n, C) of NCL or CL for OVERLAPS."""
+def solve(mixed: str, non_negative: bool, overlaps: list[float]) -> Tensor:
+    """Solutions (overlaps, seeds, n, C) of NCL, or of CL where F may have any sign."""
     matrices = []
-    for overlap in OVERLAPS:
+    for overlap in overlaps:
         _, A = normalised(joint_of(*co_occurrence(overlap, mixed)))
         matrices.append(A)
-    return factorise(torch.stack(matrices), CLASSES, kind == "NCL", SEEDS, STEPS)
+    return factorise(torch.stack(matrices), CLASSES, non_negative, SEEDS, STEPS)
 
 
-def theorem_5(agreements: dict[str, list[float]]) -> list[dict]:
-    """Without overlap solutions of NCL agree, those of CL do not; what is left of it beyond.
+def theorem_5(solutions: Tensor) -> dict:
+    """Without overlap solutions (seeds, n, C) of NCL are one."""
+    found = beyond_theorem_5("NCL, all mixed", 0.0, solutions)
+    is_one = found["verdict"] == "unique"
+    return found | {"paper": 1.0, "verdict": "holds" if is_one else "fails"}
 
-    agreements: between_seeds for OVERLAPS, "NCL, all mixed" and so on.
-    """
 
-    def setting(name, i):
-        return f"5 {name}, overlap {OVERLAPS[i]}: agreement of {SEEDS} solutions"
-
-    def beyond(name, i):
-        value = agreements[name][i]
-        found = row(setting(name, i), value, None, True)
-        found["verdict"] = "not unique" if value < UNIQUE else "unique"
-        return found
-
-    exact = agreements["NCL, all mixed"][0]
-    return [
-        row(setting("NCL, all mixed", 0), exact, 1.0, exact > UNIQUE),
-        beyond("NCL, all mixed", 2),
-        beyond("NCL, all mixed", 4),
-        beyond("CL, all mixed", 0),
-        beyond("NCL, some mixed", 2),
-        beyond("NCL, some mixed", 4),
-    ]
+def beyond_theorem_5(name: str, overlap: float, solutions: Tensor) -> dict:
+    """Whether solutions (seeds, n, C) are one, where no theorem tells."""
+    value = between_seeds(solutions)
+    setting = f"5 {name}, overlap {overlap}: agreement of {SEEDS} solutions"
+    verdict = "unique" if value > UNIQUE else "not unique"
+    return row(setting, value, None, True) | {"verdict": verdict}
 
 
 # -------------------------------------------------------------------------------------- the program
-def draw_theorem_4(panel) -> None:
-    """The features of Theorem 4's setting, an image a row."""
-    p, A = normalised(joint_of(*co_occurrence(0.0)))
-    shown = []
-    for non_negative in (True, False):
-        (solution,) = factorise(A, CLASSES, non_negative, 1, STEPS)
-        shown.append(solution / p.sqrt()[:, None])
-    gap = torch.full((len(p), 1), math.nan)
-    shown.insert(1, gap)
-    image = torch.cat(shown, 1).numpy()
-    panel.imshow(image, aspect="auto", cmap="RdBu", vmin=-3, vmax=3, interpolation="none")
-    panel.set_title("Theorem 4: features of NCL | of CL")
-    panel.set(xlabel="dimension", ylabel="image, by class", xticks=[])
-
-
-def draw_theorem_5(panel, agreements: dict[str, list[float]]) -> None:
-    """The agreement of solutions over the overlap: NCL solid, CL dotted, a colour for `mixed`."""
-    for name, values in agreements.items():
-        style = "o-" if name.startswith("NCL") else "x:"
-        colour = "C0" if name.endswith("all mixed") else "C1"
-        panel.plot(OVERLAPS, values, style, color=colour, label=name)
-    panel.set_title(f"Theorem 5 and beyond: {SEEDS} solutions")
-    panel.set(xlabel="overlap of the classes", ylabel="agreement but for order and signs")
-    panel.set_ylim(0.4, 1.03)
-    panel.legend(fontsize=7)
-
-
 def main(argv=None):
     folder = new_folder("theory_nmf", __doc__, argv)
-    if plt is None:
-        print("matplotlib is not installed: theory.png is left out")
 
-    solutions = {}
-    agreements = {}
-    for mixed in ("all", "some"):
-        for kind in ("NCL", "CL"):
-            name = f"{kind}, {mixed} mixed"
-            solutions[name] = solve(mixed, kind)  # (overlaps, seeds, n, C)
-            agreements[name] = [between_seeds(of_one) for of_one in solutions[name]]
-    without_overlap = solutions["NCL, all mixed"][0]
+    all_mixed = solve("all", True, OVERLAPS)  # (overlaps, seeds, n, C)
+    some_mixed = solve("some", True, OVERLAPS)
+    any_sign = solve("all", False, [0.0])
+
     rows = [theorem_2()]
-    rows += theorem_4(without_overlap[0])
-    rows += theorem_5(agreements)
+    rows += theorem_4(all_mixed[0, 0])
+    rows.append(theorem_5(all_mixed[0]))
+    rows.append(beyond_theorem_5("CL, all mixed", 0.0, any_sign[0]))
+    for overlap, solutions in zip(OVERLAPS[1:], all_mixed[1:]):
+        rows.append(beyond_theorem_5("NCL, all mixed", overlap, solutions))
+    for overlap, solutions in zip(OVERLAPS[1:], some_mixed[1:]):
+        rows.append(beyond_theorem_5("NCL, some mixed", overlap, solutions))
 
-    files = "results.json"
-    if plt is not None:
-        figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.8), layout="constrained")
-        draw_theorem_4(left)
-        draw_theorem_5(right, agreements)
-        figure.savefig(folder / "theory.png", dpi=110)
-        plt.close(figure)
-        files += ", theory.png"
     write_json(folder / "results.json", rows)
     print(table(rows))
-    print(f"{folder}: {files}")
+    print(f"{folder}: results.json")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What becomes of damaged input? Each is to be refused in one line, or to change no number.
 
-    python studies/reliability/mutations.py --write studies/reliability/mutations-<date>.txt
+    python studies/speed/mutations.py --write studies/speed/mutations-<date>.txt
 
 Files of every kind that a program reads are damaged at random: bits flipped, bytes overwritten,
 cut off, another file or nothing in its place; and by someone who can write the format: a key

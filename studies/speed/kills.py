@@ -1,6 +1,6 @@
 """Does a training that is killed at any moment end like one that nobody disturbs?
 
-    python studies/reliability/kills.py --write studies/reliability/kills-<date>.txt
+    python studies/speed/kills.py --write studies/speed/kills-<date>.txt
 
 Each program trains for a second or two, is killed at random moments (SIGKILL) and resumed, and is
 killed again, until it is through. Then every file but config.json is compared, bit for bit, with

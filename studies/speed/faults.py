@@ -1,6 +1,6 @@
 """Other faults: a kill at each write, Ctrl-C, a full disk, a read-only one, several processes.
 
-    python studies/reliability/faults.py --write studies/reliability/faults-<date>.txt
+    python studies/speed/faults.py --write studies/speed/faults-<date>.txt
 
 After each the program has to end as it says, in one line and with its exit code, and the run has to
 go on to the same files, bit for bit. For the disks root mounts a small file system in memory; who

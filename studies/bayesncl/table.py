@@ -1,0 +1,50 @@
+"""BayesNCL less NCL wherever both were trained, and what the gate keeps."""
+
+import pandas as pd
+from records import table
+
+CLAIMS = "dictionaries/claims-"
+FAIR = "dictionaries/fair-"
+LONG = "cifar100/cifar100-long-"
+HEADINGS = ["LP@1", "LP@1 of z", "Cons.", "Cons. less shuffled", "adj.", "H_s"]
+SHUFFLED = {"H_s less shuffled": ("entropy - shuffled_entropy", 2)}
+
+with_control = table(
+    {
+        "built-in data": f"{FAIR}shapes-bayesncl − {FAIR}shapes-ncl",
+        "CIFAR-10, papers' recipe": f"{CLAIMS}cifar10-bayesncl-lars − {CLAIMS}cifar10-ncl-lars",
+        "CIFAR-10, `default`, λ = 3e-4": f"{FAIR}cifar10-bayesncl − {FAIR}cifar10-ncl",
+        "CIFAR-100, papers' recipe": f"{FAIR}cifar100-bayesncl − {FAIR}cifar100-ncl",
+        "CIFAR-100, 10,000 images": f"{CLAIMS}cifar100-10k-bayesncl − {CLAIMS}cifar100-10k-ncl",
+        "CIFAR-100, 200 epochs": f"{LONG}bayesncl − {LONG}ncl",
+    },
+    HEADINGS + list(SHUFFLED),
+    SHUFFLED,
+)
+UNTUNED = "bayesncl/cifar10-cpu-bayesncl-untuned"
+DEFAULT = "cifar100/cifar100-cpu-"
+without_control = table(
+    {
+        "CIFAR-10, `default`, λ = 3e-5": f"{UNTUNED} − ncl/cifar10-cpu-ncl",
+        "CIFAR-100, `default`": f"{DEFAULT}bayesncl − {DEFAULT}ncl",
+    },
+    [heading for heading in HEADINGS if "shuffled" not in heading],
+)
+differences = pd.concat([with_control, without_control]).fillna("–")
+differences = differences.rename(columns={"": "BayesNCL − NCL"})
+of_paper = ["–", "+2.68", "+2.68", "+12.11", "+12.11", "+12.11", "+2.68", "+12.11"]
+differences.insert(4, "paper: Cons.", of_paper)
+
+PAPERS = "bayesncl/shapes-bayesncl"
+gates = table(
+    {
+        "the paper's, ρ = 0.8, λ = 3e-5": PAPERS,
+        "no KL term": f"{PAPERS}-no-kl",
+        "ρ = 0.3, λ = 1e-3": "dictionaries/shapes-sparsity-bayesncl-2",
+        "no KL term − the paper's": f"{PAPERS}-no-kl − {PAPERS}",
+        "Gumbel noise − the paper's": f"{PAPERS}-gumbel − {PAPERS}",
+    },
+    ["gates open", "live", "Cons.", "adj."],
+    {"gates open": ("open", 2)},
+)
+gates = gates.rename(columns={"": "gate, built-in data"})
