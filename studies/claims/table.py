@@ -148,7 +148,7 @@ for seed in 1, 2, 3:
 
 
 # ------------------------------------------------------------------------------------- the claims
-# What is claimed, the page with the evidence, where in the paper, its number, ours, the verdict.
+# What is claimed, the folder of the page with the evidence, or a file, where in the paper, its number, ours, the verdict.
 # fmt: off
 OF_NCL = [
     ("dimensions agree far better with classes than CL's", "ncl", "abstract, Fig. 1, 3a",
@@ -170,7 +170,7 @@ OF_NCL = [
      "in words", say("SEPIN@10", NCL_SIMCLR, "CIFAR-10"), "in part: the best ten"),
     ("downstream classification is better", "ncl", "abstract",
      "+0.95", say("LP@1", NCL_SIMCLR, "CIFAR-100"), "not of the paper's size"),
-    ("the same with our recipe", "cifar100", "abstract",
+    ("the same with our recipe", "ncl", "abstract",
      "+0.95", say("LP@1", NCL_SIMCLR, "CIFAR-100, `default`"), "not here"),
     ("a reparameterisation like ReLU keeps CL's performance", "ncl", "TL;DR",
      "in words", say("LP@1 of z", NCL_SIMCLR, "CIFAR-100"), "not here"),
@@ -220,9 +220,9 @@ OF_BAYESNCL = [
      "−1.18, ImageNet-100", say("H_s", BAYESNCL_NCL, "CIFAR-100"), "here"),
     ("the same, beyond shuffled labels", "bayesncl", "not in it",
      "none", say("H_s less shuffled", BAYESNCL_NCL, "CIFAR-100"), "not here"),
-    ("TopK is more consistent than NCL", "cifar100", "main table",
+    ("TopK is more consistent than NCL", "cifar100/records.jsonl", "main table",
      "+2.41", say("Cons.", TOPK_NCL, "CIFAR-100, `default`"), "not here"),
-    ("BayesNCL is more consistent than TopK", "cifar100", "main table",
+    ("BayesNCL is more consistent than TopK", "cifar100/records.jsonl", "main table",
      "+9.70 of Cons.", say("adj.", BAYESNCL_TOPK, "CIFAR-100, `default`"), "in part: by adj."),
     ("a gate by STE is more consistent than by Gumbel noise", "bayesncl", "main table",
      "+2.82, CIFAR-10", say("Cons.", STE_GUMBEL, "built-in"), "not of the paper's size"),
@@ -304,9 +304,9 @@ OF_LANDSCAPE = [
      "2.1",
      "a theorem", "tests, for Eq. (A.17); for Eq. (9) among W ≥ 0 alone", "holds"),
     ("the contrastive loss finds the features, the other does not", "landscape", "Fig. 1, 2",
-     "high, low", with_n("difference, Pr = .1",
+     "high, low", with_n("difference, 2 of 10",
                          end("paper-figures", CONTRASTIVE) - end("paper-figures", OTHER), 2),
-     "in part: not at Pr = .3"),
+     "in part: with 3 of 10 not each seed"),
     ("the same with a ReLU and latents in {0, 1}", "landscape", "not in it",
      "none", with_n("difference, Pr = .3", end("findings", f"variants/{RELU}")
                     - end("findings", f"variants/non-{RELU}"), 2), "not here"),
@@ -315,13 +315,13 @@ OF_LANDSCAPE = [
                         end("findings", "budget/SimCLR, sparsity 0.1")
                         - end("findings", "budget/SimSiam, sparsity 0.1"), 2),
      "in part: SimSiam does"),
-    ("Table 1: SimCLR's minimum at Pr = .3", "landscape", "5",
+    ("Table 1: SimCLR's minimum, 3 of 10", "landscape", "5",
      "0.57", of_landscape("text's layers", "paper-table1", "SimCLR, sparsity 0.3"),
      "not of the paper's size"),
     ("the same", "landscape", "5",
      "0.57", of_landscape("authors' layers", "paper-table1",
                           "SimCLR, authors' layers, sparsity 0.3"), "cannot tell"),
-    ("Table 1: SimSiam's median at Pr = .1", "landscape", "5",
+    ("Table 1: SimSiam's median, 2 of 10", "landscape", "5",
      "0.87", of_landscape("authors' layers", "paper-table1",
                           "SimSiam, authors' layers, sparsity 0.1", "median"),
      "not of the paper's size"),
@@ -340,9 +340,9 @@ OF_LANDSCAPE = [
                         end("findings", ALIGNED) - end("findings", NOT_ALIGNED), 2),
      "in part: alignment does too"),
     ("normalised rows or columns make a warm start rise", "landscape", "Fig. 7",
-     "to 0.85", with_n("normalised or not, aligned",
-                       end("findings", f"{ALIGNED}, rows normalised")
-                       - end("findings", ALIGNED), 2),
+     "to 0.85", with_n("rows normalised or not, not aligned",
+                       end("findings", f"{NOT_ALIGNED}, rows normalised")
+                       - end("findings", NOT_ALIGNED), 2),
      "in part: it rises without"),
     ("a second layer does not help", "landscape", "Fig. 3",
      "low", level("end", end("paper-figures", "fig3/non-contrastive, 2 layers, sparsity 0.1"), 2),
@@ -359,12 +359,12 @@ OF_LANDSCAPE = [
     ("Theorem 3: a warm start converges with normalised rows", "landscape", "5",
      "a theorem", "a test, near the solution; needs κα² < 1 − b", "holds"),
     ("independent masks do better than dependent ones: SimSiam", "landscape", "4.2",
-     "in words", with_n("Pr = .3",
+     "in words", with_n("3 of 10",
                         end("masks", "masks/SimSiam, independent masks, sparsity 0.3")
                         - end("masks", "masks/SimSiam, dependent masks, sparsity 0.3"), 2),
      "here"),
     ("the same: SimCLR", "landscape", "4.2",
-     "in words", with_n("Pr = .3",
+     "in words", with_n("3 of 10",
                         end("masks", "masks/SimCLR, independent masks, sparsity 0.3")
                         - end("masks", "masks/SimCLR, dependent masks, sparsity 0.3"), 2),
      "not here"),
@@ -406,7 +406,8 @@ VERDICTS = [
 def claims_of(rows: list[tuple]) -> pd.DataFrame:
     lines = []
     for claim, page, where, paper, ours, verdict in rows:
-        lines.append([f"[{claim}](../{page}/README.md)", where, paper, ours, verdict])
+        file = page if "/" in page else f"{page}/README.md"
+        lines.append([f"[{claim}](../{file})", where, paper, ours, verdict])
     return pd.DataFrame(lines, columns=["claim", "where", "the paper", "ours", "verdict"])
 
 

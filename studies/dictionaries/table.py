@@ -12,14 +12,14 @@ COLUMNS = {
     "chance": ("shuffled_cons", 1),
     "adj.": ("adjusted", 1),
     "adj. less random directions": ("lead", 1),
-    "less those of the embedding": ("adjusted - rotated_adjusted", 1),
+    "less those of z": ("adjusted - rotated_adjusted", 1),
 }
 OF_BACKGROUNDS = {
     "Cons.": ("background_cons", 1),
     "chance": ("shuffled_background_cons", 1),
     "adj.": ("background_adjusted", 1),
     "adj. less random directions": ("background_lead", 1),
-    "less those of the embedding": ("background_adjusted - rotated_background_adjusted", 1),
+    "less those of z": ("background_adjusted - rotated_background_adjusted", 1),
 }
 
 backgrounds = table(

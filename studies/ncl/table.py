@@ -8,9 +8,9 @@ SPECTRAL = "ncl/cifar10-cpu-"
 
 ROWS = {
     "built-in data": f"{AGAIN}shapes-ncl − {AGAIN}shapes-simclr",
-    "CIFAR-10": f"{AGAIN}cifar10-ncl − {AGAIN}cifar10-simclr",
+    "CIFAR-10, our recipe": f"{AGAIN}cifar10-ncl − {AGAIN}cifar10-simclr",
     "CIFAR-10, spectral loss": f"{SPECTRAL}ncl-spectral − {SPECTRAL}simclr-spectral",
-    "CIFAR-100": f"{CIFAR100}ncl − {CIFAR100}simclr",
+    "CIFAR-100, our recipe": f"{CIFAR100}ncl − {CIFAR100}simclr",
     "CIFAR-100, papers' recipe": f"{AGAIN}cifar100-again-ncl − {AGAIN}cifar100-simclr",
     "the same, 10,000 images": f"{AGAIN}cifar100-10k-ncl − {AGAIN}cifar100-10k-simclr",
 }
@@ -26,7 +26,7 @@ ON_EQUALLY_MANY = {
     "adj. on each one's strongest 1 %, without rarer ones": (f"{ON_1}full_adjusted", 1),
     "F1 of a class's best dimension, on 1 %": (f"{ON_1}best_f1", 1),
 }
-NOT_MEASURED_SO = "CIFAR-10, spectral loss", "CIFAR-100"
+NOT_MEASURED_SO = "CIFAR-10, spectral loss", "CIFAR-100, our recipe"
 
 on_all = table(ROWS, list(ON_ALL), ON_ALL)
 measured = {label: runs for label, runs in ROWS.items() if label not in NOT_MEASURED_SO}
