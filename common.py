@@ -1184,6 +1184,8 @@ def launch(main, *errors) -> None:
             raise
         if WORLD > 1:
             dist.destroy_process_group()
+    except BrokenPipeError:  # nobody reads on, as of "| head"
+        os._exit(1)
     except KeyboardInterrupt:
         go_on = ""
         if Run.latest:

@@ -23,8 +23,11 @@ import shutil
 import sys
 from pathlib import Path
 
-import pandas as pd
-from scipy import stats
+try:
+    import pandas as pd
+    from scipy import stats
+except ImportError as error:
+    sys.exit(f"{error}: pip install -r requirements-dev.txt")
 
 ROOT = Path(__file__).resolve().parents[1]
 STUDIES = ROOT / "studies"

@@ -20,8 +20,7 @@ import runpy
 import sys
 from pathlib import Path
 
-import pandas as pd
-from records import ROOT, STUDIES, cell, common, frame, read
+from records import ROOT, STUDIES, cell, common, frame, pd, read
 
 TABLE = re.compile(r"^<!-- (\w+) -->\n(?:\|.*\n)*", re.M)
 LINK = re.compile(r"\]\(([^()#]*README\.md)")

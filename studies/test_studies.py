@@ -212,6 +212,14 @@ def test_all_that_is_on_record_is_printed(shown, capsys):
     assert len(told) == 2 + 9  # lp1 of five runs, three more of a, phi; act is undefined
 
 
+def test_a_reader_may_stop_before_the_end():
+    command = [sys.executable, STUDIES / "report.py", "ncl", "--all"]
+    with subprocess.Popen(command, stdout=-1, stderr=-1) as program:
+        program.stdout.readline()
+        program.stdout.close()
+        assert program.stderr.read() == b""
+
+
 # ------------------------------------------------------------------------ run.py: a small runs.txt
 PROGRAM = """# Every program of a small repository.
 import json, os, shutil, sys, time

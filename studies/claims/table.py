@@ -148,7 +148,8 @@ for seed in 1, 2, 3:
 
 
 # ------------------------------------------------------------------------------------- the claims
-# What is claimed, the folder of the page with the evidence, or a file, where in the paper, its number, ours, the verdict.
+# What is claimed; the folder of the page with the evidence, or a file; where in the paper; its
+# number; ours; the verdict.
 # fmt: off
 OF_NCL = [
     ("dimensions agree far better with classes than CL's", "ncl", "abstract, Fig. 1, 3a",
