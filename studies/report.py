@@ -24,7 +24,8 @@ from records import ROOT, STUDIES, cell, common, frame, pd, read
 
 TABLE = re.compile(r"^<!-- (\w+) -->\n(?:\|.*\n)*", re.M)
 LINK = re.compile(r"\]\(([^()#]*README\.md)")
-NO_PROSE = re.compile(r"^\|.*$|^```.*?^```|`[^`\n]*`|\]\([^)]*\)|<!--.*?-->", re.M | re.S)
+SHOWN = r"^\|.*|^```(?s:.*?)^```"  # rows of tables, and what programs print
+NO_PROSE = re.compile(rf"{SHOWN}|`[^`\n]*`|\]\([^)]*\)|<!--(?s:.*?)-->", re.M)
 DECIMAL = re.compile(r"(?<![\w.])\d{0,3}\.\d+")
 
 
@@ -41,13 +42,16 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def filled(page: Path) -> str:
-    """The text of a page with its tables as the records have them."""
+    """The text of a page with its tables as the records have them; BadInput if one is not made."""
     text = page.read_text(encoding="utf-8")
+    names = [found[1] for found in TABLE.finditer(text)]
+    if not names:
+        return text
     folder = STUDIES if page.parent == ROOT else page.parent
     program = folder / "table.py"
-    if not program.exists():
-        return text
-    tables = runpy.run_path(str(program))
+    tables = runpy.run_path(str(program)) if program.exists() else {}
+    for name in names:
+        common.need(name in tables, f"{page} shows {name}, which {program} does not make")
     return TABLE.sub(lambda found: f"<!-- {found[1]} -->\n{markdown(tables[found[1]])}", text)
 
 
@@ -60,16 +64,15 @@ def decimals(text: str) -> set[str]:
 def in_tables(page: Path) -> set[str]:
     """The decimals in the tables and in the outputs of programs on a page."""
     text = page.read_text(encoding="utf-8")
-    return decimals("\n".join(re.findall(r"^\|.*$|^```.*?^```", text, re.M | re.S)))
+    return decimals("\n".join(re.findall(SHOWN, text, re.M)))
 
 
 def unchecked(page: Path) -> list[str]:
     """The paragraphs of a page with a decimal that no table has, here or where they link to."""
     found = []
+    own = in_tables(page)
     for paragraph in re.split(r"\n\n+|\n(?=[-#\d])", page.read_text(encoding="utf-8")):
-        known = in_tables(page)
-        for link in LINK.findall(paragraph):
-            known |= in_tables(page.parent / link)
+        known = own.union(*[in_tables(page.parent / link) for link in LINK.findall(paragraph)])
         if not decimals(NO_PROSE.sub("", paragraph)) <= known:
             found.append(" ".join(paragraph.split()))
     return found
@@ -105,6 +108,7 @@ def main(argv=None):
     add("--check", action="store_true", help="change nothing; exit code 1 if something differs")
     add("--all", action="store_true", help="print every number on record of these questions")
     args = flags.parse_args(argv)
+    common.need(args.all == bool(args.questions), "--all wants a question, and a question --all")
     for question in args.questions:
         known = (STUDIES / question / "records.jsonl").exists()
         common.need(known, f"{question}: studies/ has no records of that name")

@@ -33,7 +33,7 @@ from pathlib import Path
 
 import records
 import torch
-from records import ROOT, STUDIES, common, interpret
+from records import ROOT, STUDIES, common
 
 RUNS = Path("runs")  # of ROOT
 RUNNING = set()  # the programs
@@ -77,16 +77,20 @@ def rows_of(question: str) -> dict[str, tuple[list[int | None], list[str]]]:
 
 
 def begin_or_go_on(folder: Path, command: list[str], here: list[str]) -> list[str]:
-    """The command that begins a run in its folder, or goes on with it.
+    """The command that begins a run in its folder, or goes on with it; [] where it is complete.
 
     here: flags that do not make it another run. A folder that another command began is refused.
     """
     if (ROOT / folder / "config.json").exists():
         begun = records.read_json(ROOT / folder / "config.json").get("command", "")
         typed, after = shlex.split(begun), len(command)
-        same = typed[:after] == command and typed[after] in ("--device", "--out")
-        common.need(same, f"{folder} was begun by {begun}: move it away")
-        if here or (ROOT / folder / "memory").exists():
+        same = typed[:after] == command and typed[after:][:1] in ([], ["--device"], ["--out"])
+        # The programs on theory note no command.
+        common.need(same or not begun, f"{folder} was begun by {begun}: move it away")
+        memory = (ROOT / folder / "memory").exists()
+        if (ROOT / folder / "results.json").exists() and not memory:
+            return []
+        if here or memory:
             compiled = [word for word in command if word == "--compile"]
             return [command[0], *compiled, *here, "--resume", str(folder)]
         shutil.rmtree(ROOT / folder)  # a program that notes nothing on its way
@@ -116,11 +120,12 @@ def call(command: list[str], log: Path, device: str) -> None:
 def make(question: str, run: str, seed: int | None, lines: list[str], args) -> bool:
     """Make, measure and record one run; whether that went well."""
     name = run if seed is None else f"{run}-seed{seed}"
+    folder = RUNS / name
     device = "cpu" if "-cpu" in run else args.device
     log = ROOT / RUNS / f"{name}.log"
     filled = []
     for line in lines:
-        text = line.replace("{seed}", str(seed)).replace("RUN", f"runs/{name}")
+        text = line.replace("{seed}", str(seed)).replace("RUN", str(folder))
         filled.append(shlex.split(text))
     command, *measured = filled
     data = ["--data-root", args.data_root]
@@ -129,14 +134,16 @@ def make(question: str, run: str, seed: int | None, lines: list[str], args) -> b
         command += [*shlex.split(args.flags), "--seed", str(seed)]
         here = ["--device", device, *data]
     try:
-        print(f"{name}: {shlex.join(command)}", flush=True)
-        call(begin_or_go_on(RUNS / name, command, here), log, device)
+        command = begin_or_go_on(folder, command, here)
+        print(f"{name}: {shlex.join(command) or 'complete'}", flush=True)
+        if command:
+            call(command, log, device)
         if seed is not None:
-            call(["interpret.py", f"runs/{name}"], log, device)
+            call(["interpret.py", str(folder)], log, device)
         for line in measured:
             call([*line, *data], log, device)
-        record = records.keep(question, ROOT / RUNS / name)
-    except (Failed, common.BadInput, interpret.BadInput) as error:  # as of a collapsed z
+        record = records.keep(question, ROOT / folder)
+    except (Failed, OSError, ValueError) as error:  # BadInput is one, as of a collapsed z
         print(f"{name}: not recorded: {error}", file=sys.stderr, flush=True)
         return False
     found = records.numbers(record)
@@ -163,6 +170,8 @@ def make_all(question: str, args) -> bool:
 
 def end(*_) -> None:
     """End all that runs, and this program."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # once is enough
     STARTING.acquire()
     for program in list(RUNNING):
         program.terminate()
@@ -185,8 +194,9 @@ def main(argv=None):
     add("questions", nargs="+", choices=known, metavar="question", help=", ".join(known))
     rows = "these runs only, by name or pattern (default: every line of runs.txt)"
     add("--rows", nargs="+", metavar="run", default=["*"], help=rows)
-    add("--seeds", nargs="+", type=int, metavar="seed", help="these, whatever runs.txt says")
-    add("--jobs", type=int, default=jobs, help=f"seeds at a time (default: {jobs} here)")
+    seed, count = common.number(int, 0), common.number(int, 1)
+    add("--seeds", nargs="+", type=seed, metavar="seed", help="these, whatever runs.txt says")
+    add("--jobs", type=count, default=jobs, help=f"seeds at a time (default: {jobs} here)")
     add("--flags", default="", help="further flags of every training, such as --flags=--compile")
     add("--data-root", default="data", help="folder of the data sets (default: data)")
     device = "cuda" if on_gpu else "cpu"

@@ -182,6 +182,8 @@ It was 3.75 once.
 <!-- means -->
 {table}
 By hand | 9
+
+It was 4.75.
 """
 OLD = PAGE.format(table="| run | LP@1 |\n|---|---|\n| old | 9.9 |\n")
 NEW = PAGE.format(table="|  | LP@1 | n |\n| --- | --- | --- |\n| A | 3.0 ± 2.6 | 3 |\n")
@@ -199,7 +201,12 @@ def test_a_page_is_told_and_rewritten(shown, repository, capsys):
     assert page.read_text() == NEW
     capsys.readouterr()
     assert exit_code("report.py --check") == 0
-    assert capsys.readouterr().out == "studies/q/README.md, in no table: It was 3.75 once.\n"
+    told = [f"studies/q/README.md, in no table: It was {x}.\n" for x in ("3.75 once", "4.75")]
+    assert capsys.readouterr().out == "".join(told)
+    for command in "report.py q", "report.py --all":
+        assert "--all" in refusal(command)
+    (repository / "studies/q/table.py").unlink()
+    assert "shows means" in refusal("report.py")
 
 
 def test_all_that_is_on_record_is_printed(shown, capsys):
@@ -222,7 +229,7 @@ def test_a_reader_may_stop_before_the_end():
 
 # ------------------------------------------------------------------------ run.py: a small runs.txt
 PROGRAM = """# Every program of a small repository.
-import json, os, shutil, sys, time
+import json, os, shutil, signal, sys, time
 from pathlib import Path
 name, *words = sys.argv
 flags = dict(zip(words, words[1:]))
@@ -238,6 +245,8 @@ elif name == "sparse_coding.py":
     (folder / "config.json").write_text("{}")
     (folder / "results.json").write_text("[5]")
 else:
+    if flags.get("--lr") == "9":
+        signal.signal(signal.SIGTERM, lambda *_: time.sleep(0.5) or sys.exit(3))
     Path("now", folder.name).write_text(str(os.getpid()))
     time.sleep({"9": 30}.get(flags.get("--lr"), 0.6))
     with open("together.txt", "a") as file:
@@ -256,6 +265,8 @@ a         1-2  python ncl.py --lr 0.1
 b-cpu     2,9  python ncl.py
 noted     -    python sparse_coding.py --seeds 5
 anew      -    python sparse_coding.py --seeds 5
+complete  -    python sparse_coding.py --seeds 5
+nothing   -    python tools/words.py
 failing   1    python ncl.py --lr 7
 spoilt    1    python ncl.py --lr 8
 """
@@ -265,8 +276,10 @@ LEFT = {  # what an earlier call left in runs/
     "b-cpu-seed2/mine.txt": "mine",
     "noted/config.json": '{"command": "sparse_coding.py --seeds 5 --out runs/noted"}',
     "noted/memory/note.pt": "",
-    "anew/config.json": '{"command": "sparse_coding.py --seeds 5 --out runs/anew"}',
+    "anew/config.json": "{}",
     "anew/calls.txt": "before",
+    "complete/config.json": "{}",
+    "complete/results.json": "[6]",
 }
 HERE = "--device cuda --data-root d"
 CALLS = f"""\
@@ -281,6 +294,7 @@ CALLS = f"""\
 1 interpret.py runs/b-cpu-seed2
 7 ncl.py --lr 7 --compile --seed 1 {HERE} --out runs/failing-seed1
 7 sparse_coding.py --resume runs/noted
+7 tools/words.py --out runs/nothing
 7 ncl.py --lr 8 --compile --seed 1 {HERE} --out runs/spoilt-seed1
 7 interpret.py runs/spoilt-seed1
 """
@@ -318,12 +332,14 @@ def test_runs_are_made_measured_and_recorded(planted, capsys):
     assert "failing-seed1: not recorded: ncl.py --lr 7" in told
     assert "exit code 1: a reason" in told
     assert "spoilt-seed1: not recorded" in told
+    assert "nothing: not recorded" in told
     images = ("a", 1), ("a", 2), ("b-cpu", 2), ("b-cpu", 9)
-    assert on_record().keys() == {*images, ("noted", None), ("anew", None)}
+    results = {"noted": [5], "anew": [5], "complete": [6]}
+    assert on_record().keys() == {*images, *[(name, None) for name in results]}
     record = on_record()["a", 2]
     assert (record["final"], record["epoch"]) == (FINAL, EPOCHS[-1])
     assert (record["interpret"]["ap"], record["words"]) == (8, {"nameable": 9})
-    assert [on_record()[name, None]["results"] for name in ("noted", "anew")] == [[5], [5]]
+    assert {name: on_record()[name, None]["results"] for name in results} == results
     assert exit_code(f"{command} --rows a b-* anew --seeds 2") == 0
     assert calls() == CALLS
 
@@ -355,10 +371,14 @@ def test_an_end_ends_the_runs_too(planted, repository):
     lines += "run.ROOT = Path.cwd(); run.STUDIES = run.records.STUDIES = Path('studies'); "
     command = [sys.executable, "-c", f"{lines}run.main('q --jobs 1 --device cpu'.split())"]
     program = subprocess.Popen(command)
-    while not Path("now/a-seed1").exists():
+    note = Path("now/a-seed1")  # by the training: its number
+    while not (note.exists() and note.read_text()):
+        assert program.poll() is None
         time.sleep(0.05)
-    training = int(Path("now/a-seed1").read_text() or 0)
-    program.terminate()
+    training = int(note.read_text())
+    for number in signal.SIGTERM, signal.SIGINT:
+        program.send_signal(number)
+        time.sleep(0.1)
     assert program.wait(20) == 1
     with pytest.raises(ProcessLookupError):
         os.kill(training, 0)
