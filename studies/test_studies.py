@@ -597,6 +597,7 @@ def test_the_gate_costs_what_the_paper_says():
 
 # ------------------------------------------------------------------------------ what is on record
 QUESTIONS = sorted(file.parent.name for file in records.STUDIES.glob("*/records.jsonl"))
+MADE_BY_RUN = [question for question in QUESTIONS if (STUDIES / question / "runs.txt").exists()]
 ON_RECORD = {question: records.read(question) for question in QUESTIONS}
 BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
 OF_A_CALL = common.Parser.OF_A_CALL | {"seed", "run"}  # flags; sae.py's runs had other names
@@ -619,10 +620,10 @@ def test_records_say_where_they_were_made():
         settings = record["settings"]
         assert {"hardware", "torch", "date"} <= settings.keys(), record["run"]
         assert settings.get("data_root", "data") == "data", record["run"]
-        assert "results" in record or record["final"]["event"] == "final", record["run"]
+        assert "results" in record or "final" in record, record["run"]
 
 
-@pytest.mark.parametrize("question", [file.parent.name for file in STUDIES.glob("*/runs.txt")])
+@pytest.mark.parametrize("question", sorted({*MADE_BY_RUN, "speed"}))
 def test_commands_of_runs_txt_parse(parse_only, monkeypatch, question):
     for seeds, lines in run.rows_of(question).values():
         for line in lines:
@@ -632,7 +633,7 @@ def test_commands_of_runs_txt_parse(parse_only, monkeypatch, question):
                 program_of(sys.argv[0])()
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("question", MADE_BY_RUN)
 def test_what_is_on_record_is_a_row_of_runs_txt(question):
     rows = run.rows_of(question)
     flags = functools.cache(flags_of)

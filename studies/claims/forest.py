@@ -19,6 +19,7 @@ LONG = "cifar100/cifar100-long"
 NCL_ON_CIFAR_100 = f"{CLAIMS}-cifar100-again-ncl − {CLAIMS}-cifar100-simclr"
 BAYESNCL_ON_CIFAR_10 = f"{CLAIMS}-cifar10-bayesncl-lars − {CLAIMS}-cifar10-ncl-lars"
 BAYESNCL_ON_CIFAR_100 = "dictionaries/fair-cifar100-bayesncl − dictionaries/fair-cifar100-ncl"
+BAYESNCL_ON_MNIST_1D = "mnist1d/mnist1d-bayesncl − mnist1d/mnist1d-ncl"
 SPARSEHEAD = "sparsehead/power-sparsehead-simclr"
 
 ROWS = {  # methods: rows of a measure and its data, a number of the records, runs, the paper's
@@ -26,6 +27,7 @@ ROWS = {  # methods: rows of a measure and its data, a number of the records, ru
         ("LP@1, built-in data", "lp1", f"{CLAIMS}-shapes-ncl − {CLAIMS}-shapes-simclr", None),
         ("LP@1, CIFAR-10", "lp1", f"{CLAIMS}-cifar10-ncl − {CLAIMS}-cifar10-simclr", -0.08),
         ("LP@1, CIFAR-100", "lp1", NCL_ON_CIFAR_100, 0.95),
+        ("LP@1, MNIST-1D, 200 epochs", "lp1", "mnist1d/mnist1d-ncl − mnist1d/mnist1d-simclr", None),
         ("LP@1 of z, CIFAR-100", "lp1_embedding", NCL_ON_CIFAR_100, None),
     ],
     "NCL − random directions": [
@@ -35,18 +37,11 @@ ROWS = {  # methods: rows of a measure and its data, a number of the records, ru
         ("Cons., CIFAR-10", "cons", BAYESNCL_ON_CIFAR_10, 2.68),
         ("Cons., CIFAR-100", "cons", BAYESNCL_ON_CIFAR_100, 12.11),
         ("Cons., CIFAR-100, 200 epochs", "cons", f"{LONG}-bayesncl − {LONG}-ncl", 12.11),
+        ("Cons., MNIST-1D, 200 epochs", "cons", BAYESNCL_ON_MNIST_1D, None),
         ("adj., CIFAR-100, 200 epochs", "adjusted", f"{LONG}-bayesncl − {LONG}-ncl", None),
     ],
     "SparseHead − SimCLR": [
         ("LP@1, built-in data", "lp1", f"{SPARSEHEAD} − {SPARSEHEAD}-plain", 0.95),
-    ],
-    "MMNCL − CLIP": [
-        (
-            "R@1, built-in data, τ = 0.1",
-            "text_r1",
-            "labels-captions/shapes-mmncl − labels-captions/shapes-clip",
-            None,
-        ),
     ],
 }
 

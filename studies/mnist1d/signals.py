@@ -5,9 +5,9 @@
     python studies/mnist1d/signals.py compare      20 seeds of each method, each at its chosen rate
     python studies/mnist1d/signals.py              all three; what is on record is not made again
 
-It needs mnist1d and scikit-learn (requirements-dev.txt); compared.py prints the tables. It is also
-the example of how to take a loss elsewhere: nt_xent, rep_relu, gate and bernoulli_kl come from the
-method files as they are, the measures from interpret.py and common.py.
+It needs mnist1d and scikit-learn (requirements-dev.txt). It is also the example of how to take a
+loss elsewhere: nt_xent, rep_relu, gate and bernoulli_kl come from the method files as they are, the
+measures from interpret.py and common.py.
 
 The published run is the notebook self-supervised-learning of github.com/greydanus/mnist1d. Its
 network, views, loss, optimiser and classifiers are those of the method "published" here; only the
@@ -15,6 +15,7 @@ random numbers differ, and the tolerance of the linear classifier (`linear_accur
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import time
@@ -34,7 +35,6 @@ import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 
-FILE = Path(__file__).with_name("records.jsonl")
 METHODS = "simclr", "ncl", "bayesncl"
 SEEDS = range(1, 21)
 EPOCHS = 200
@@ -259,8 +259,14 @@ def measure(network, data):
 
 
 # ------------------------------------------------------------------------------------------ records
+def of_seeds(run):
+    """Seed → record of a run."""
+    found = records.read("mnist1d")
+    return {record["seed"]: record for record in found if record["run"] == run}
+
+
 def put(run, seed, settings, final):
-    """Write a run's record."""
+    """Record a run."""
     git = f'git -C "{ROOT}" describe --always --exclude=* --abbrev=10 --dirty=+'
     failed, commit = subprocess.getstatusoutput(git)
     made_by = dict(
@@ -270,12 +276,14 @@ def put(run, seed, settings, final):
         torch=torch.__version__,
         date=time.strftime("%Y-%m-%d"),
     )
-    records.put(FILE, dict(run=run, seed=seed, settings=settings | made_by, final=final))
+    record = dict(run=run, seed=seed, settings=settings | made_by, final=final)
+    with open(Path(__file__).with_name("records.jsonl"), "a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
 
 
 def make(run, method, seed, rate, data, epochs, measures):
     """Train, measure and record a run that is not on record yet."""
-    if seed in records.of_seeds(FILE, run):
+    if seed in of_seeds(run):
         return
     began = time.monotonic()
     network, loss = train(method, seed, rate, data[0], epochs)
@@ -308,7 +316,7 @@ def rates(data):
 
 def trial_loss(method, rate):
     """The mean training loss of a method's trials at a rate."""
-    trials = records.of_seeds(FILE, f"mnist1d-{method}-rate-{rate}")
+    trials = of_seeds(f"mnist1d-{method}-rate-{rate}")
     if not set(TRIAL_SEEDS) <= trials.keys():
         raise common.BadInput(f"trials of {method} are missing: signals.py rates")
     return np.mean([trials[seed]["final"]["loss"] for seed in TRIAL_SEEDS])
