@@ -177,7 +177,7 @@ def test_a_cell_without_records_is_an_error(shown, what, formula):
 PAGE = """\
 It is 3.0 ± 2.6. Neither `1.25` nor [a](b-1.5.md).
 
-It was 3.75 once.
+It was 3.75, now 3.0.
 
 <!-- means -->
 {table}
@@ -193,15 +193,17 @@ PROGRAM_OF_PAGE = "import records; means = records.table({'A': 'q/a'}, ['LP@1'])
 def test_a_page_is_told_and_rewritten(shown, repository, capsys):
     files = dict.fromkeys(["README.md", "studies/README.md", "studies/p/README.md"], "no table")
     files |= {"studies/q/README.md": OLD, "studies/q/table.py": PROGRAM_OF_PAGE}
+    files |= {"README.md": "<!-- means -->\n", "studies/table.py": PROGRAM_OF_PAGE}
     write_files(repository, files)
     page = repository / "studies/q/README.md"
     assert exit_code("report.py --check") == 1
     assert page.read_text() == OLD
     run_program("report.py")
     assert page.read_text() == NEW
+    assert Path("README.md").read_text().endswith("| A | 3.0 ± 2.6 | 3 |\n")
     capsys.readouterr()
     assert exit_code("report.py --check") == 0
-    told = [f"studies/q/README.md, in no table: It was {x}.\n" for x in ("3.75 once", "4.75")]
+    told = [f"studies/q/README.md, in no table: It was {x}.\n" for x in ("3.75, now 3.0", "4.75")]
     assert capsys.readouterr().out == "".join(told)
     for command in "report.py q", "report.py --all":
         assert "--all" in refusal(command)
