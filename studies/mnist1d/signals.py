@@ -43,8 +43,6 @@ EPOCHS = 200
 BATCH = 100
 TEMPERATURE = 0.5
 PUBLISHED_RATE = 0.01
-PUBLISHED = dict(loss=2.88, knn10_signals=59.6, knn10_embedding=74.1, layer_0=32.8, layer_1=75.1)
-PUBLISHED |= dict(layer_2=80.9, layer_3=82.1, layer_4=76.1, layer_5=75.0)
 
 # Of the comparison.
 K = 64
