@@ -48,13 +48,9 @@ COLUMNS = {  # a heading: a number of the records, or a formula of some; digits 
     "Cons. less shuffled": ("cons - shuffled_cons", 1),
     "adj.": ("adjusted", 1),
     "adj. less random directions": ("lead", 1),
-    "adj. of background": ("background_adjusted", 1),
     "Act.": ("act", 3),
-    "active": ("entries", 1),
     "live": ("live_dims", 0),
     "below 0.1 %": ("rare_dims", 0),
-    "AP": ("ap", 1),
-    "best F1": ("best_f1", 1),
     "H_s": ("entropy", 2),
 }
 
@@ -81,19 +77,20 @@ def numbers(record: dict) -> dict[str, float]:
 
 @functools.cache
 def frame(question: str) -> pd.DataFrame:
-    """Every number on record of a question: a row for each run and seed, NaN where it has none."""
-    rows = {}
+    """Every number on record of a question: a row for each run and seed, NaN where it has none.
+
+    Raises KeyError where nothing is on record.
+    """
+    rows = []
     for record in read(question):
-        rows[record["run"], record.get("seed", 0)] = numbers(record)
-    found = pd.DataFrame.from_dict(rows, orient="index")
-    found.index = pd.MultiIndex.from_tuples(rows, names=["run", "seed"])
-    return found
+        rows.append(numbers(record) | {"run": record["run"], "seed": record.get("seed", 0)})
+    return pd.DataFrame(rows).set_index(["run", "seed"])
 
 
-def runs(name: str) -> pd.DataFrame:
-    """The numbers of a run, "ncl/shapes-ncl", by seed; KeyError where none is on record."""
-    question, run = name.split("/")
-    return frame(question).loc[run]
+@functools.cache
+def column(question: str, formula: str) -> pd.Series:
+    """A number, or a formula of some, of all runs of a question."""
+    return frame(question).eval(formula)
 
 
 def values(what: str, formula: str) -> pd.Series:
@@ -102,11 +99,14 @@ def values(what: str, formula: str) -> pd.Series:
     what: "ncl/shapes-ncl", or two such with " − " between; formula: "cons - shuffled_cons"
     Raises KeyError where a run or a number is not on record.
     """
-    try:
-        a, *b = [runs(name).eval(formula).dropna() for name in what.split(" − ")]
-    except pd.errors.UndefinedVariableError as error:
-        raise KeyError(f"{what}: {error}") from error
-    found = a.sub(b[0]).dropna() if b else a
+    of_runs = []
+    for name in what.split(" − "):
+        question, run = name.split("/")
+        try:
+            of_runs.append(column(question, formula).loc[run])
+        except (KeyError, pd.errors.UndefinedVariableError) as error:
+            raise KeyError(f"{name}: no {formula} is on record") from error
+    found = functools.reduce(pd.Series.sub, of_runs).dropna()
     if found.empty:
         raise KeyError(f"{what}: no {formula} is on record")
     return found
@@ -134,13 +134,6 @@ def cell(found: pd.Series, digits: int, is_difference: bool) -> str:
 def shows_difference(what: str, formula: str) -> bool:
     """Whether a cell is a difference: of two runs, within one, or adj. less random directions'."""
     return " − " in what or " - " in formula or formula.endswith("lead")
-
-
-def said(what: str, heading: str) -> str:
-    """A number of COLUMNS as a sentence says it: +0.4 ± 2.5 (n = 3)"""
-    formula, digits = COLUMNS[heading]
-    found = values(what, formula)
-    return f"{cell(found, digits, shows_difference(what, formula))} (n = {len(found)})"
 
 
 def table(rows: dict[str, str], headings: list[str], more: dict | None = None) -> pd.DataFrame:
@@ -231,4 +224,5 @@ def keep(question: str, folder: Path) -> dict:
     if (folder / "curves.npz").exists():
         shutil.copy(folder / "curves.npz", STUDIES / question / f"{folder.name}.npz")
     frame.cache_clear()
+    column.cache_clear()
     return record

@@ -26,7 +26,7 @@ TABLE = re.compile(r"^<!-- (\w+) -->\n(?:\|.*\n)*", re.M)
 LINK = re.compile(r"\]\(([^()#]*README\.md)")
 SHOWN = r"^\|.*|^```(?s:.*?)^```"  # rows of tables, and what programs print
 NO_PROSE = re.compile(rf"{SHOWN}|`[^`\n]*`|\]\([^)]*\)|<!--(?s:.*?)-->", re.M)
-DECIMAL = re.compile(r"(?<![\w.])\d{0,3}\.\d+")
+DECIMAL = re.compile(r"(?<![\w.])([+−]?)0*(\d{0,3}\.\d+)")  # no arXiv number
 
 
 def pages() -> dict[str, Path]:
@@ -57,14 +57,15 @@ def filled(page: Path) -> str:
 
 # ----------------------------------------------------------------------------------------- the text
 def decimals(text: str) -> set[str]:
-    """The decimal numbers in a text, without leading zeros."""
-    return {number.lstrip("0") for number in DECIMAL.findall(text)}
+    """The decimal numbers in a text with their signs, without leading zeros."""
+    return {sign + number for sign, number in DECIMAL.findall(text)}
 
 
 def in_tables(page: Path) -> set[str]:
-    """The decimals in the tables and in the outputs of programs on a page."""
+    """The decimals in the tables and outputs of programs on a page, with signs and without."""
     text = page.read_text(encoding="utf-8")
-    return decimals("\n".join(re.findall(SHOWN, text, re.M)))
+    found = decimals("\n".join(re.findall(SHOWN, text, re.M)))
+    return found | {number.lstrip("+−") for number in found}
 
 
 def unchecked(page: Path) -> list[str]:

@@ -130,6 +130,8 @@ def landscape(place, patch):
     write_files(place, {"curves.npz": curves})
     patch.setattr(the.budget, "CURVES", place / "curves.npz")
     the.budget.draw(place / "budget.png")
+    titles = [panel.get_title()[:7] for panel in plt.gcf().axes]
+    assert titles == ["2 of 10", "3 of 10"]
     expected = []
     for sparsity in "0.1", "0.3":
         drawn = [[key_of("", "grey", ":"), [x, x], [0, 1]] for x in (200, 400)]

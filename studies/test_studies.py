@@ -52,9 +52,11 @@ def repository(tmp_path, monkeypatch):
         monkeypatch.setattr(module, name, tmp_path / folder)
     (tmp_path / "studies/q").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    records.frame.cache_clear()
+    for cached in records.frame, records.column:
+        cached.cache_clear()
     yield tmp_path
-    records.frame.cache_clear()
+    for cached in records.frame, records.column:
+        cached.cache_clear()
 
 
 def exit_code(command):
@@ -110,17 +112,20 @@ def test_a_record_is_what_a_runs_files_say(tmp_path, rule, top):
     known = dict(run="a", seed=2, settings=config, epoch=EPOCHS[-1], final=FINAL)
     curve = dict(loss=[2.5, 1.5], spread=[0.5, 0.25])
     assert found == known | {"curve": curve, "words": {"nameable": 7}}
+    write_files(folder, {"metrics.jsonl": '{"loss": 1}\n{"event": "final"}\n'})
+    assert records.of_run(folder)["curve"] == {"loss": [1]}
 
 
 def test_a_later_record_replaces_an_earlier_one(repository):
     put(dict(run="a", seed=1, final={"lp1": 1}), dict(run="landscape-x", results=[1]))
-    assert records.runs("q/a").lp1[1] == 1
+    assert records.values("q/a", "lp1")[1] == 1
     records.keep("q", leave_run(repository / "a-seed1"))
     codes = repository / "landscape-x"
     write_files(codes, {"config.json": "{}", "results.json": "[3]", "curves.npz": b"curves"})
     records.keep("q", codes)
-    assert records.runs("q/a").lp1[1] == 50
+    assert records.values("q/a", "lp1")[1] == 50
     assert on_record().keys() == {("a", 1), ("landscape-x", None)}
+    assert len(records.read("q")) == 2
     assert on_record()["landscape-x", None]["results"] == [3]
     assert (repository / "studies/q/landscape-x.npz").read_bytes() == b"curves"
 
@@ -143,6 +148,7 @@ CELLS = {  # runs, a number: the cell
     "a lead": ("q/a", "lead", "+3.0 ± 6.6"),
     "seeds that both have": ("q/d − q/b", "lp1", "−3.2 ± 60.4"),  # −8, 1.5: 12.706 · 6.72 / √2
     "one pair": ("q/c − q/b", "lp1", "−8.0"),
+    "a seed without it": ("q/a", "corr", "0.5"),
     "one seed": ("q/c", "lp1", "1.0"),
     "two have no deviation": ("q/d", "lp1", "1.5"),
     "no plus zero": ("q/c − q/c", "lp1", "0.0"),
@@ -168,14 +174,16 @@ def test_a_cell_is_of_its_records(shown, what, formula, expected):
     assert records.cell(found, 1, records.shows_difference(what, formula)) == expected
 
 
-@pytest.mark.parametrize("what, formula", [("q/x", "lp1"), ("q/a − q/e", "corr"), ("q/a", "act1")])
+@pytest.mark.parametrize(
+    "what, formula", [("q/x", "lp1"), ("q/a − q/e", "corr"), ("q/a", "act1"), ("none/a", "lp1")]
+)
 def test_a_cell_without_records_is_an_error(shown, what, formula):
     with pytest.raises(KeyError):
         records.values(what, formula)
 
 
 PAGE = """\
-It is 3.0 ± 2.6. Neither `1.25` nor [a](b-1.5.md).
+It is 3.0 ± 2.6 of 0.4, by arXiv 2403.12459. Neither `1.25` nor [a](b-1.5.md).
 
 It was 3.75, now 3.0.
 
@@ -186,27 +194,38 @@ By hand | 9
 It was 4.75.
 """
 OLD = PAGE.format(table="| run | LP@1 |\n|---|---|\n| old | 9.9 |\n")
-NEW = PAGE.format(table="|  | LP@1 | n |\n| --- | --- | --- |\n| A | 3.0 ± 2.6 | 3 |\n")
-PROGRAM_OF_PAGE = "import records; means = records.table({'A': 'q/a'}, ['LP@1'])"
+ROW = "| .4 | 3.0 ± 2.6 | 0.5 | 2 to 3 |\n"
+NEW = PAGE.format(table=f"|  | LP@1 | c | n |\n| --- | --- | --- | --- |\n{ROW}")
+PROGRAM_OF_PAGE = """from records import table
+means = table({".4": "q/a"}, ["LP@1", "c"], {"c": ("corr", 1)})
+"""
+TOLD = """\
+README.md, in no table: 7.5
+studies/README.md, in no table: 8.5
+studies/p/README.md, in no table: - not 2.6
+studies/q/README.md, in no table: It was 3.75, now 3.0.
+studies/q/README.md, in no table: It was 4.75.
+"""
 
 
 def test_a_page_is_told_and_rewritten(shown, repository, capsys):
-    files = dict.fromkeys(["README.md", "studies/README.md", "studies/p/README.md"], "no table")
+    files = {"README.md": "7.5\n\n<!-- means -->\n", "studies/README.md": "8.5"}
+    files["studies/p/README.md"] = "- [3.0](../q/README.md)\n- not 2.6"
     files |= {"studies/q/README.md": OLD, "studies/q/table.py": PROGRAM_OF_PAGE}
-    files |= {"README.md": "<!-- means -->\n", "studies/table.py": PROGRAM_OF_PAGE}
+    files["studies/table.py"] = PROGRAM_OF_PAGE
     write_files(repository, files)
     page = repository / "studies/q/README.md"
     assert exit_code("report.py --check") == 1
     assert page.read_text() == OLD
     run_program("report.py")
     assert page.read_text() == NEW
-    assert Path("README.md").read_text().endswith("| A | 3.0 ± 2.6 | 3 |\n")
+    assert Path("README.md").read_text().endswith(ROW)
     capsys.readouterr()
     assert exit_code("report.py --check") == 0
-    told = [f"studies/q/README.md, in no table: It was {x}.\n" for x in ("3.75, now 3.0", "4.75")]
-    assert capsys.readouterr().out == "".join(told)
+    assert capsys.readouterr().out == TOLD
     for command in "report.py q", "report.py --all":
         assert "--all" in refusal(command)
+    assert "no records" in refusal("report.py p --all")
     (repository / "studies/q/table.py").unlink()
     assert "shows means" in refusal("report.py")
 
@@ -214,11 +233,12 @@ def test_a_page_is_told_and_rewritten(shown, repository, capsys):
 def test_all_that_is_on_record_is_printed(shown, capsys):
     with open(records.STUDIES / "q/records.jsonl", "a") as file:
         file.write('{"run": "own", "results": [{"x": 1}, {"x": 2}]}\n')
+        file.write('{"run": "one", "results": {"x": 3}}\n')
     run_program("report.py q --all")
     told = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
-    assert told[:2] == [["own", '{"x": 1}'], ["own", '{"x": 2}']]
+    assert told[:3] == [["own", '{"x": 1}'], ["own", '{"x": 2}'], ["one", '{"x": 3}']]
     assert ["a", "corr", "0.4980", "n = 2", "1: -0.004 3: 1"] in told
-    assert len(told) == 2 + 9  # lp1 of five runs, three more of a, phi; act is undefined
+    assert len(told) == 3 + 9  # lp1 of five runs, three more of a, phi; act is undefined
 
 
 def test_a_reader_may_stop_before_the_end():
@@ -238,7 +258,8 @@ flags = dict(zip(words, words[1:]))
 folder = Path(flags.get("--out") or flags.get("--resume") or words[0])
 folder.mkdir(parents=True, exist_ok=True)
 with open(folder / "calls.txt", "a") as file:
-    print(os.environ["OMP_NUM_THREADS"], *sys.argv, file=file)
+    threads, gpus = (os.environ[name] for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))
+    print(threads + gpus, *sys.argv, file=file)
 if name == "interpret.py":
     (folder / "interpret.json").write_text('{"active": "nonzero", "numbers": {"ap": 8.0}}')
 elif name == "tools/words.py":
@@ -255,6 +276,8 @@ else:
         file.write(str(len(os.listdir("now"))))
     Path("now", folder.name).unlink()
     shutil.copytree("done", folder, dirs_exist_ok=True)
+    if flags.get("--lr") == "6":
+        os.kill(os.getpid(), signal.SIGKILL)
     if flags.get("--lr") == "7":
         sys.exit("a reason")
     if flags.get("--lr") == "8":
@@ -262,15 +285,16 @@ else:
 """
 RUNS_TXT = """# A comment.
 
+failing   1    python ncl.py --lr 7
+killed    1    python ncl.py --lr 6
+spoilt    1    python ncl.py --lr 8
+nothing   -    python tools/words.py
 a         1-2  python ncl.py --lr 0.1
     python tools/words.py RUN --seed {seed}
 b-cpu     2,9  python ncl.py
 noted     -    python sparse_coding.py --seeds 5
 anew      -    python sparse_coding.py --seeds 5
 complete  -    python sparse_coding.py --seeds 5
-nothing   -    python tools/words.py
-failing   1    python ncl.py --lr 7
-spoilt    1    python ncl.py --lr 8
 """
 BEGUN = "ncl.py --lr 0.1 --compile --seed 2 --device cpu --out x"
 LEFT = {  # what an earlier call left in runs/
@@ -278,27 +302,29 @@ LEFT = {  # what an earlier call left in runs/
     "b-cpu-seed2/mine.txt": "mine",
     "noted/config.json": '{"command": "sparse_coding.py --seeds 5 --out runs/noted"}',
     "noted/memory/note.pt": "",
+    "noted/results.json": "[4]",
     "anew/config.json": "{}",
     "anew/calls.txt": "before",
-    "complete/config.json": "{}",
+    "complete/config.json": '{"command": "sparse_coding.py --seeds 5"}',
     "complete/results.json": "[6]",
 }
 HERE = "--device cuda --data-root d"
 CALLS = f"""\
-7 ncl.py --lr 0.1 --compile --seed 1 {HERE} --out runs/a-seed1
-7 interpret.py runs/a-seed1
-7 tools/words.py runs/a-seed1 --seed 1 --data-root d
-7 ncl.py --compile {HERE} --resume runs/a-seed2
-7 interpret.py runs/a-seed2
-7 tools/words.py runs/a-seed2 --seed 2 --data-root d
-7 sparse_coding.py --seeds 5 --out runs/anew
+70 ncl.py --lr 0.1 --compile --seed 1 {HERE} --out runs/a-seed1
+70 interpret.py runs/a-seed1
+70 tools/words.py runs/a-seed1 --seed 1 --data-root d
+70 ncl.py --compile {HERE} --resume runs/a-seed2
+70 interpret.py runs/a-seed2
+70 tools/words.py runs/a-seed2 --seed 2 --data-root d
+70 sparse_coding.py --seeds 5 --out runs/anew
 1 ncl.py --compile --seed 2 --device cpu --data-root d --out runs/b-cpu-seed2
 1 interpret.py runs/b-cpu-seed2
-7 ncl.py --lr 7 --compile --seed 1 {HERE} --out runs/failing-seed1
-7 sparse_coding.py --resume runs/noted
-7 tools/words.py --out runs/nothing
-7 ncl.py --lr 8 --compile --seed 1 {HERE} --out runs/spoilt-seed1
-7 interpret.py runs/spoilt-seed1
+70 ncl.py --lr 7 --compile --seed 1 {HERE} --out runs/failing-seed1
+70 ncl.py --lr 6 --compile --seed 1 {HERE} --out runs/killed-seed1
+70 sparse_coding.py --resume runs/noted
+70 tools/words.py --out runs/nothing
+70 ncl.py --lr 8 --compile --seed 1 {HERE} --out runs/spoilt-seed1
+70 interpret.py runs/spoilt-seed1
 """
 
 
@@ -306,6 +332,7 @@ CALLS = f"""\
 def planted(repository, monkeypatch):
     """Write runs.txt; every program of the repository is PROGRAM."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     names = "ncl.py", "interpret.py", "sparse_coding.py", "tools/words.py"
     write_files(repository, dict.fromkeys(names, PROGRAM))
     leave_run(repository / "done")
@@ -325,16 +352,18 @@ def test_runs_are_made_measured_and_recorded(planted, capsys):
     planted(RUNS_TXT)
     write_files("runs", LEFT)
     put(dict(run="b-cpu", seed=9, final={"lp1": 3}))
-    command = f"run.py q --jobs 3 {HERE} --flags=--compile"
-    assert exit_code(command) == 1
+    write_files(records.STUDIES, {"r/runs.txt": ""})
+    command = f"run.py q r --jobs 3 {HERE} --flags=--compile --rows"
+    assert "--rows x-*" in refusal(f"{command} a x-*")
+    assert exit_code(f"{command} [!b]* b-cpu") == 1
     assert calls() == CALLS
     assert max(Path("together.txt").read_text()) == "2"  # the seeds of a row
     assert Path("runs/b-cpu-seed2/mine.txt").exists()
     told = capsys.readouterr().err
     assert "failing-seed1: not recorded: ncl.py --lr 7" in told
     assert "exit code 1: a reason" in told
-    assert "spoilt-seed1: not recorded" in told
-    assert "nothing: not recorded" in told
+    for name in "killed-seed1", "spoilt-seed1", "nothing":
+        assert f"{name}: not recorded" in told
     images = ("a", 1), ("a", 2), ("b-cpu", 2), ("b-cpu", 9)
     results = {"noted": [5], "anew": [5], "complete": [6]}
     assert on_record().keys() == {*images, *[(name, None) for name in results]}
@@ -342,7 +371,7 @@ def test_runs_are_made_measured_and_recorded(planted, capsys):
     assert (record["final"], record["epoch"]) == (FINAL, EPOCHS[-1])
     assert (record["interpret"]["ap"], record["words"]) == (8, {"nameable": 9})
     assert {name: on_record()[name, None]["results"] for name in results} == results
-    assert exit_code(f"{command} --rows a b-* anew --seeds 2") == 0
+    assert exit_code(f"{command} a b-* anew --seeds 2") == 0
     assert calls() == CALLS
 
 
@@ -367,7 +396,8 @@ def test_other_flags_and_other_lines_are_refused(planted, capsys, row, begun, to
     assert calls() == ""
 
 
-def test_an_end_ends_the_runs_too(planted, repository):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_end_ends_the_runs_too(planted, number):
     planted("a 1-2 python ncl.py --lr 9\n")
     lines = f"import sys; sys.path[:0] = {sys.path!r}; import run; from pathlib import Path; "
     lines += "run.ROOT = Path.cwd(); run.STUDIES = run.records.STUDIES = Path('studies'); "
@@ -378,7 +408,7 @@ def test_an_end_ends_the_runs_too(planted, repository):
         assert program.poll() is None
         time.sleep(0.05)
     training = int(note.read_text())
-    for number in signal.SIGTERM, signal.SIGINT:
+    for _ in range(2):
         program.send_signal(number)
         time.sleep(0.1)
     assert program.wait(20) == 1
