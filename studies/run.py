@@ -64,6 +64,8 @@ def rows_of(question: str) -> dict[str, tuple[list[int | None], list[str]]]:
         try:
             if not line.startswith(" "):
                 name, seeds, line = line.split(maxsplit=2)
+                if name in rows:
+                    raise ValueError(f"{name} stands above, too")
                 commands = []
                 rows[name] = seeds_of(seeds), commands
             python, command = line.split(maxsplit=1)

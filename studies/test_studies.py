@@ -380,6 +380,7 @@ REFUSED = [  # a row of runs.txt, the command that began its folder, words of th
     ("a 1 python ncl.py", "ncl.py --seed 1 --epochs 2 --device cpu", "begun by ncl.py --seed 1"),
     ("a 1 python ncl.py", "simclr.py --seed 1 --device cpu", "begun by simclr.py"),
     ("a one python ncl.py", "", "line 2"),
+    ("b 2 python ncl.py", "", "b stands above"),
     ("    ncl.py RUN", "", "line 2"),
 ]
 
@@ -388,7 +389,7 @@ REFUSED = [  # a row of runs.txt, the command that began its folder, words of th
 def test_other_flags_and_other_lines_are_refused(planted, capsys, row, begun, told):
     planted(f"b 1 python ncl.py\n{row}\n")
     write_files("runs/a-seed1", {"config.json": json.dumps({"command": begun})})
-    if "line" in told:
+    if not begun:
         assert told in refusal("run.py q")
     else:
         assert exit_code("run.py q --rows a --device cpu") == 1
