@@ -1139,6 +1139,9 @@ def print_table(metrics: dict, data: Data) -> None:
 
 
 # ---------------------------------------------------------------------------------------- programs
+OUT_OF_MEMORY = "allocate", "ALLOC_FAILED", "out of memory"  # of torch, numpy and CUDA's libraries
+
+
 def keep_freed_memory() -> None:
     """Have the C library keep the memory that is freed, where it is glibc's.
 
@@ -1166,6 +1169,7 @@ def launch(main, *errors) -> None:
             stream.reconfigure(errors="replace")  # a terminal may lack our Greek letters
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False  # fp32 is float32
+    torch.backends.cuda.matmul.allow_tf32 = False  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE turns it on
     keep_freed_memory()
     Run.latest = None
     try:
@@ -1196,11 +1200,11 @@ def launch(main, *errors) -> None:
             print(f"{program}: stopped{go_on}", file=sys.stderr)
         sys.exit(130)
     except (BadInput, OSError, MemoryError, RuntimeError, *errors) as error:
-        text = " ".join(str(error).split())[:400]
+        text = " ".join(str(error).split())
         if isinstance(error, (MemoryError, RuntimeError)):
-            if "allocate" not in text:  # what torch and numpy say when memory is short
+            if not any(words in text for words in OUT_OF_MEMORY):
                 raise
             text = f"out of memory, of which a smaller --batch-size needs less: {text}"
         if RANK == 0 or not isinstance(error, BadInput):  # what all processes find, one says
-            print(f"{program}: {text}", file=sys.stderr)
+            print(f"{program}: {text[:400]}", file=sys.stderr)
         sys.exit(2)

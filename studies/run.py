@@ -92,6 +92,9 @@ def begin_or_go_on(folder: Path, command: list[str], here: list[str]) -> list[st
         memory = (ROOT / folder / "memory").exists()
         if (ROOT / folder / "results.json").exists() and not memory:
             return []
+        log = ROOT / folder / "metrics.jsonl"
+        if log.exists() and '"event": "final"' in log.read_text():
+            return []
         if here or memory:
             compiled = [word for word in command if word == "--compile"]
             return [command[0], *compiled, *here, "--resume", str(folder)]

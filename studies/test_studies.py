@@ -28,6 +28,7 @@ import mutants
 import notebook
 import numpy as np
 import pytest
+import quarter
 import records
 import report
 import run
@@ -295,6 +296,7 @@ b-cpu     2,9  python ncl.py
 noted     -    python sparse_coding.py --seeds 5
 anew      -    python sparse_coding.py --seeds 5
 complete  -    python sparse_coding.py --seeds 5
+whole     1    python ncl.py
 """
 BEGUN = "ncl.py --lr 0.1 --compile --seed 2 --device cpu --out x"
 LEFT = {  # what an earlier call left in runs/
@@ -325,6 +327,7 @@ CALLS = f"""\
 70 tools/words.py --out runs/nothing
 70 ncl.py --lr 8 --compile --seed 1 {HERE} --out runs/spoilt-seed1
 70 interpret.py runs/spoilt-seed1
+70 interpret.py runs/whole-seed1
 """
 
 
@@ -350,6 +353,7 @@ def calls():
 
 def test_runs_are_made_measured_and_recorded(planted, capsys):
     planted(RUNS_TXT)
+    write_files(leave_run(Path("runs/whole-seed1")), {"config.json": '{"command": ""}'})
     write_files("runs", LEFT)
     put(dict(run="b-cpu", seed=9, final={"lp1": 3}))
     write_files(records.STUDIES, {"r/runs.txt": ""})
@@ -364,7 +368,7 @@ def test_runs_are_made_measured_and_recorded(planted, capsys):
     assert "exit code 1: a reason" in told
     for name in "killed-seed1", "spoilt-seed1", "nothing":
         assert f"{name}: not recorded" in told
-    images = ("a", 1), ("a", 2), ("b-cpu", 2), ("b-cpu", 9)
+    images = ("a", 1), ("a", 2), ("b-cpu", 2), ("b-cpu", 9), ("whole", 1)
     results = {"noted": [5], "anew": [5], "complete": [6]}
     assert on_record().keys() == {*images, *[(name, None) for name in results]}
     record = on_record()["a", 2]
@@ -432,6 +436,59 @@ def test_a_run_on_a_pretended_gpu_is_recorded(planted, monkeypatch):
     (record,) = on_record().values()
     assert record["settings"]["device"] == "cuda"
     assert {"epoch", "final", "interpret"} <= record.keys()
+
+
+# --------------------------------------------------------------------------------------- quarter.py
+TRAINING = """# What a training leaves: twice as fast with --compile; seed 9 takes a minute.
+import os, sys, time
+from pathlib import Path
+with open("calls.txt", "a") as file:
+    print(*sys.argv, file=file)
+if "--seed 9" in " ".join(sys.argv):
+    time.sleep(60)
+if sys.argv[0] != "studies/run.py":
+    folder = Path(sys.argv[-1])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(Path("config.json").read_text())
+    rate = 200 if "--compile" in sys.argv else 100
+    lines = [1, {"images_per_s": rate}, {"event": "final"}]
+    (folder / "metrics.jsonl").write_text("\\n".join(str(line).replace("'", '"') for line in lines))
+"""
+QUARTER = """\
+bayesncl.py --dataset cifar100 --epochs 3 --limit 80 {here} --out
+bayesncl.py --dataset cifar100 --epochs 3 --limit 80 --compile {here} --out
+ncl.py --dataset cifar100 --epochs 120 --compile --seed 2 {here} --out runs/{few}-seed2
+studies/run.py speed --rows {few} --seeds 2 --flags=--compile {here}
+ncl.py --compile {here} --resume runs/{few}-seed2
+studies/run.py speed --rows {few} --seeds 2 --flags=--compile {here}
+bayesncl.py --dataset cifar100 --epochs 200 --compile --seed 1 {here} --out runs/{whole}-seed1
+"""
+
+
+def test_a_quarter_measures_trains_and_records(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(quarter, "ROOT", tmp_path)
+    monkeypatch.setattr(quarter, "HERE", tmp_path)
+    machine = dict(hardware=common.hardware("cpu"), torch=torch.__version__, commit=1, date=2)
+    names = "bayesncl.py", "ncl.py", "studies/run.py"
+    write_files(".", dict.fromkeys(names, TRAINING) | {"config.json": json.dumps(machine)})
+    write_files(".", {"cifar100.npz": dict(x_train=np.ones(80)), "runs.txt": ""})
+    here = "--device cpu --data-root ."
+    assert "first measure" in refusal(f"quarter.py {here}", "ncl")
+    run_program(f"quarter.py {here}")
+    assert quarter.fastest("cpu") == (200, "--compile")
+    for _ in range(2):
+        run_program(f"quarter.py ncl --seed 2 --minutes 1 {here}")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    run_program(f"quarter.py bayesncl {here}")
+    assert "then record it: python studies/run.py speed" in capsys.readouterr().out
+    few = "cifar100-ncl-120-epochs"  # 0.8 · 60 s · 200 images/s / 80 images
+    called = re.sub(" --out /.*", " --out", Path("calls.txt").read_text())
+    assert called == QUARTER.format(here=here, few=few, whole="cifar100-bayesncl")
+    assert Path("runs.txt").read_text() == (
+        f"\n{few}  1-3  python ncl.py --dataset cifar100 --epochs 120\n"
+    )
+    assert "time is up" in refusal(f"quarter.py ncl --seed 9 --minutes 0.02 {here}")
 
 
 # ---------------------------------------------------------------------------------------- theory.py

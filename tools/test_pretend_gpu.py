@@ -1,16 +1,25 @@
-"""pretend_gpu.py itself; then, marked slow, every program on the GPU that it pretends."""
+"""pretend_gpu.py itself; what goes wrong on GPUs alone; then, marked slow, every program on one."""
 
 import inspect
+import json
 import re
 import shutil
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
+import common
 import shapes
-from conftest import ROOT, run_program
+from conftest import ROOT, refusal, run_program
 
 import numpy as np
 import pretend_gpu
 import pytest
 import torch
+import torch.distributed as dist
+import torch.nn as nn
 from pretend_gpu import pretended_gpu
 
 # Of x (3, 3) on the GPU and c of the CPU: where the result is, launches, and reasons of waits.
@@ -101,6 +110,123 @@ def test_a_step_is_from_backward_to_backward(waits, count):
     assert pretend_gpu.report(record).startswith(text)
 
 
+# ------------------------------------------------------------------- what goes wrong on GPUs alone
+@pytest.mark.parametrize("free, place, waits", [(481, "cuda", 1), (480, "cpu", 0)])
+def test_images_are_where_there_is_room(tmp_path, free, place, waits):
+    x = np.random.default_rng(0).integers(0, 255, (20, 2, 2, 3), np.uint8)  # 240 bytes
+    np.savez(tmp_path / "mine.npz", x_train=x, x_test=x)
+    settings = dict(dataset="mine", data_root=tmp_path, limit=None, batch_size=6, seed=1)
+    args = SimpleNamespace(**settings, device="cuda")
+    with pretended_gpu(free) as record:
+        data = common.Data(args)
+        assert data.images.device.type == place
+        record.end()
+        record.waits_elsewhere.clear()
+        batches = list(data.batches(args, 0))
+        record.end()
+        assert all(part.is_cuda for batch in batches for part in batch)
+    assert record.waits_elsewhere.total() == waits  # for the order of an epoch
+    assert len(batches) == 3
+    for images, index in batches:
+        assert np.array_equal(images.permute(0, 2, 3, 1), x[index])
+
+
+@pytest.fixture
+def dtypes():
+    """What convolutions return, while a network trains and while it is evaluated."""
+    found = dict(training=set(), evaluation=set())
+
+    def note(module, inputs, output):
+        if isinstance(module, nn.Conv2d):
+            found["training" if module.training else "evaluation"].add(output.dtype)
+
+    handle = nn.modules.module.register_module_forward_hook(note)
+    yield found
+    handle.remove()
+
+
+@pytest.mark.parametrize("capability, kind", [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])
+def test_networks_train_in_bf16_from_ampere_on(tiny, tmp_path, dtypes, capability, kind):
+    with pretended_gpu(), mock.patch.object(torch.cuda, "get_device_capability") as told:
+        told.return_value = capability
+        run_program(f"simclr.py {tiny} --dataset few --epochs 1 --device cuda --out {tmp_path}/run")
+    assert dtypes["training"] == {kind}
+    assert torch.float32 in dtypes["evaluation"] <= {kind, torch.float32}
+
+
+def test_the_clock_is_read_after_a_wait(tiny, tmp_path, monkeypatch):
+    with pretended_gpu() as record:
+        counts = record.waits_in_steps, record.waits_elsewhere
+        monkeypatch.setattr(
+            time, "perf_counter", lambda: sum(map(Counter.total, [*counts, record.new_waits]))
+        )
+        run_program(f"simclr.py {tiny} --dataset few --epochs 1 --device cuda --out {tmp_path}/run")
+    first, _ = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
+    assert json.loads(first)["seconds"] == 4  # waits: for the epoch's order and three scalars
+
+
+def test_a_backbone_loads_without_a_gpu(tiny, tmp_path, monkeypatch):
+    there = {}
+    monkeypatch.setattr(
+        torch, "save", lambda state, file: there.update({Path(file.name).name: state})
+    )
+    with pretended_gpu():
+        run_program(f"simclr.py {tiny} --dataset few --epochs 1 --device cuda --out {tmp_path}/run")
+        assert not any(w.is_cuda for w in there["backbone.pt.tmp"].values())
+
+
+@pytest.mark.parametrize("device, kind", [("cuda", nn.SyncBatchNorm), ("cpu", nn.BatchNorm1d)])
+def test_processes_on_gpus_share_their_batch_statistics(tmp_path, monkeypatch, device, kind):
+    monkeypatch.setattr(common, "WORLD", 2)
+    settings = dict(method="m", dataset="d", seed=1, out=None, resume=str(tmp_path), epochs=1)
+    args = SimpleNamespace(**settings, device=device, precision="fp32")
+    model = nn.Sequential(nn.BatchNorm1d(3))
+    common.Run(args, SimpleNamespace(train={}), model, None)
+    assert type(model[0]) is kind
+
+
+def test_every_process_has_a_gpu(monkeypatch):
+    monkeypatch.setattr(common, "WORLD", 2)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    for owner, name in (dist, "init_process_group"), (dist, "destroy_process_group"):
+        monkeypatch.setattr(owner, name, mock.Mock())
+    with pretended_gpu(), mock.patch.object(torch.cuda, "set_device") as chosen:
+        common.launch(lambda: None)
+    chosen.assert_called_once_with(1)
+    dist.init_process_group.assert_called_once_with("cpu:gloo,cuda:nccl")
+
+
+def test_fp32_is_no_tf32():
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = True
+    common.launch(lambda: None)
+    assert not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cuda.matmul.allow_tf32
+
+
+OF_MEMORY = [
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 15.77 GiB",
+    "CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA` to enable assertions",
+    "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+]
+
+
+@pytest.mark.parametrize("text", OF_MEMORY)
+def test_a_full_gpu_is_told_in_a_line(text):
+    def fail():
+        raise RuntimeError(text)
+
+    told = refusal(fail)
+    assert "out of memory, of which a smaller --batch-size needs less: CUDA" in told
+
+
+def test_other_errors_of_a_gpu_are_shown_whole():
+    def fail():
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    with pytest.raises(RuntimeError):
+        common.launch(fail)
+
+
 # -------------------------------------------------------------------------------- all our programs
 # Launches of a step with ResNet-8 and the settings for `shapes`, counted with torch 2.14, at most.
 # They decide how fast a small network trains on a GPU. A change that raises one says why.
@@ -123,7 +249,7 @@ PROGRAMS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", PROGRAMS)
-def test_no_step_waits_or_launches_more(command, run_of, tmp_path, monkeypatch, capsys):
+def test_no_step_waits_or_launches_more(command, run_of, tmp_path, monkeypatch, capsys, dtypes):
     run = shutil.copytree(run_of("bayesncl"), tmp_path / "run")
     np.savez(tmp_path / "few.npz", **shapes.draw(48, 40))
     flags = f"--dataset few --preset shapes --data-root {tmp_path} --image-size 16"
@@ -136,3 +262,4 @@ def test_no_step_waits_or_launches_more(command, run_of, tmp_path, monkeypatch, 
     assert "waits within a step: 0\n" in text
     assert int(launches.replace("not measured", "0")) <= PROGRAMS[command]
     assert launches != "not measured" or PROGRAMS[command] == 0
+    assert dtypes["training"] <= {torch.bfloat16}
