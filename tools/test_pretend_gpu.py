@@ -111,13 +111,16 @@ def test_a_step_is_from_backward_to_backward(waits, count):
 
 
 # ------------------------------------------------------------------- what goes wrong on GPUs alone
-@pytest.mark.parametrize("free, place, waits", [(481, "cuda", 1), (480, "cpu", 0)])
-def test_images_are_where_there_is_room(tmp_path, free, place, waits):
-    x = np.random.default_rng(0).integers(0, 255, (20, 2, 2, 3), np.uint8)  # 240 bytes
+BYTES = 20 * 64 * 64 * 3  # of all images; of six more than the 64 KB that are copied without a wait
+
+
+@pytest.mark.parametrize("more, place, waits", [(1, "cuda", 1), (0, "cpu", 0)])
+def test_images_are_where_there_is_room(tmp_path, more, place, waits):
+    x = np.random.default_rng(0).integers(0, 255, (20, 64, 64, 3), np.uint8)
     np.savez(tmp_path / "mine.npz", x_train=x, x_test=x)
     settings = dict(dataset="mine", data_root=tmp_path, limit=None, batch_size=6, seed=1)
     args = SimpleNamespace(**settings, device="cuda")
-    with pretended_gpu(free) as record:
+    with pretended_gpu(2 * BYTES + more) as record:
         data = common.Data(args)
         assert data.images.device.type == place
         record.end()
