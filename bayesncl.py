@@ -23,7 +23,7 @@ Where we differ from the paper, besides what common.py lists:
 2. The settings `shapes` and `default` are ours.
 3. Only z⁺ ⊙ m is normalised, in the loss (theirs: z⁺ too, before the mask).
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
-5. The gate `logistic` and the similarity `ipw` are ours, to ask what the gate does.
+5. The similarity `ipw` is ours, to ask what the gate does.
 6. ncl.py's TopK and spectral loss are not here: the paper has neither with a gate.
 """
 
@@ -169,11 +169,10 @@ def gate(logits, kind="ste", temperature=1.0, training=False):
 
     ste       m = 1[α > ½]                                          the paper's first row
     gumbel    in training m = 1[sigmoid((logits + noise) / T) > ½]  its second row
-    logistic  as gumbel, with noise of mean 0                       ours
     soft      m = α                                                 of its ablation
     none      m = 1: NCL; the KL term is still in the printed loss, but has no gradient
 
-    Without training, gumbel and logistic are ste.
+    Without training, gumbel is ste.
     """
     alpha = torch.sigmoid(logits / temperature)
     if kind == "none":
@@ -184,10 +183,7 @@ def gate(logits, kind="ste", temperature=1.0, training=False):
         return straight_through(alpha), alpha
 
     u = torch.rand_like(logits).clamp(1e-4, 1 - 1e-4)  # at 0 and 1 the noise is infinite
-    if kind == "gumbel":
-        noise = -torch.log(-torch.log(u))  # as in the authors' code; its mean of 0.58 opens gates
-    else:
-        noise = torch.logit(u)
+    noise = -torch.log(-torch.log(u))  # as in the authors' code; its mean of 0.58 opens gates
     noisy = torch.sigmoid((logits + noise) / temperature)
     return straight_through(noisy), alpha
 
@@ -248,7 +244,7 @@ def parser():
     add("--head-hidden", type=count, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
     add("--head-out", type=count, help="its outputs K (paper: 256; ImageNet-100: 2048)")
     add("--activation", choices=ACTIVATIONS, help="σ₊ (paper: rep_relu; ImageNet-100: relu)")
-    gates = ["ste", "gumbel", "logistic", "soft", "none"]
+    gates = ["ste", "gumbel", "soft", "none"]
     add("--gate", choices=gates, help="m of α (paper: ste; none: NCL, no gate)")
     add("--gate-layers", type=int, choices=[1, 2, 3], help="of the gating head (paper: 2)")
     add("--gate-hidden", type=count, help="its hidden units (paper: 2048; ImageNet-100: 16384)")

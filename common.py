@@ -82,10 +82,8 @@ def number(kind, least, most=math.inf):
 class Parser(argparse.ArgumentParser):
     """--device, --out and --resume; image_flags() adds what all image methods share.
 
-    A flag that is not typed has the run's value, if one goes on, else the preset's.
+    A flag that is left out has the value of the run that --resume names, else the preset's.
     """
-
-    OF_A_CALL = {"device", "out", "resume", "data_root", "compile"}  # they change no number
 
     def __init__(self, file: str, doc: str, presets: dict[str, dict]):
         raw = argparse.RawDescriptionHelpFormatter
@@ -125,7 +123,11 @@ class Parser(argparse.ArgumentParser):
         add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops")
         add("--seed", type=number(int, 0, 2**32 - 1), help="of weights, views and order")
         add("--precision", choices=["auto", "bf16", "fp32"], help="of the network")
-        add("--compile", action="store_true", help="torch.compile, for long runs")
+        add(
+            "--compile",
+            action="store_true",
+            help="torch.compile, for long runs; it draws other views",
+        )
 
     def error(self, message):
         raise BadInput(f"{message} (--help lists the flags)")
@@ -135,8 +137,8 @@ class Parser(argparse.ArgumentParser):
         typed = vars(self.parse_args(argv))
         if "resume" in typed:
             settings = self.settings_of(Path(typed["resume"]))
-            own = sorted(typed.keys() - {"resume", "device", "data_root", "compile"})
-            need(not own, f"--resume goes on by the run's own settings; leave out {', '.join(own)}")
+            more = sorted(typed.keys() - {"resume", "device", "data_root", "compile"})
+            need(not more, f"--resume goes on by the run's settings; leave out {', '.join(more)}")
         else:
             name = typed.get("preset", typed.get("dataset", "shapes"))
             settings = self.presets.get(name, self.presets["default"])
@@ -194,10 +196,10 @@ class Data:
 
     def __init__(self, args: argparse.Namespace, unlabelled=True):
         if RANK > 0:
-            dist.barrier()  # wait here until the first process has downloaded the data
+            dist.barrier()  # until the first process has downloaded the data
         arrays = find_arrays(args.dataset, Path(args.data_root))
         if RANK == 0 and WORLD > 1:
-            dist.barrier()
+            dist.barrier()  # now the others go on
         self.train = part_of(arrays, "train")
         self.test = part_of(arrays, "test")
         self.classes = {}
@@ -282,7 +284,6 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     need(not two, f"{archive} and {root / name}/*.npy are two data sets: rename one")
     try:
         if archive.exists():
-            need(zipfile.is_zipfile(archive), "it is no archive of numpy.savez")
             arrays = dict(np.load(archive))
             return {MEDMNIST.get(key, key): array for key, array in arrays.items()}
         if files:
@@ -467,22 +468,19 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
 COLOUR_OPERATORS = [adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue]
 
 
-def gaussian_blur(x: Tensor, sigma: Tensor, kernel=13) -> Tensor:
-    """Blur x (N, 3, S, S) with standard deviations sigma (N,) in pixels; borders are reflected.
+def gaussian_blur(x: Tensor, sigma: Tensor) -> Tensor:
+    """Blur x (N, 3, S, S) with standard deviations sigma (N,), above 0 and at most 2 pixels.
 
-    kernel: odd; 6σ or more for the largest σ in use, which is 2; at most 2·S − 1 of it are used, as
-    no more can be reflected.
+    The kernel has 13 pixels, or 2 · S − 1 where that is less: borders are reflected.
     """
     n, c, s, _ = x.shape
-    need(kernel % 2 == 1, f"a kernel of {kernel} has no middle: give an odd one")
-    if on_cpu(sigma):  # a GPU would have to wait
-        need((sigma > 0).all(), "blur needs a standard deviation above 0")
-    half = min(kernel // 2, s - 1)
+    half = min(6, s - 1)
     offset = torch.arange(-half, half + 1, device=x.device)
     taps = (-offset.square() / (2 * sigma.square()[:, None])).softmax(1)  # (N, kernel), a Gaussian
     # Along an axis blur is a matrix. Its column j is what blur makes of the unit vector j.
     unit = F.pad(torch.eye(s, device=x.device)[None], (half, half), mode="reflect")[0]
-    matrix = (unit.unfold(1, 2 * half + 1, 1) @ taps.T).permute(2, 1, 0)  # (N, S, S)
+    windows = unit.unfold(1, 2 * half + 1, 1)  # (S, S, kernel): of vector j, around pixel i
+    matrix = (windows @ taps.T).permute(2, 1, 0)  # (N, S, S): image, i, j
     x = torch.bmm(x.reshape(n, c * s, s), matrix.mT).view_as(x)
     return matrix[:, None] @ x
 
@@ -778,7 +776,7 @@ class Run:
         self.data = data
         self.model = model
         self.optimizer = optimizer
-        # Whether to measure it ten times in a run.
+        # Whether end_epoch measures the 5-NN accuracy, ten times in a run.
         self.knn = knn and "y" in data.train and len(data.classes["y"]) > 1
         self.log = []  # a record for each epoch that is done
         self.bf16 = args.precision == "bf16"
@@ -823,7 +821,7 @@ class Run:
     def epochs(self):
         """Yield the epochs that are not done yet, which count from 0."""
         for epoch in range(len(self.log), self.args.epochs):
-            # Every epoch and process has another seed, as long as there are less than 10,007.
+            # Every epoch and process has another seed, with fewer than 10,007 of each.
             torch.manual_seed((self.args.seed * 10_007 + epoch) * 10_007 + RANK)
             self.model.train()
             self.began = time.perf_counter()
@@ -848,7 +846,9 @@ class Run:
             return
         record["lr"] = self.optimizer.param_groups[0]["lr"]
         record["images_per_s"] = len(steps) * args.batch_size / seconds
-        if self.knn and 10 * epoch // args.epochs > 10 * (epoch - 1) // args.epochs:
+        tenths = 10 * epoch // args.epochs
+        tenths_before = 10 * (epoch - 1) // args.epochs
+        if self.knn and tenths > tenths_before:
             record["knn"] = quick_knn(self.model, self.data, args)
         self.log.append(record | dict(seconds=seconds))
         shown = [f"{key} {value:.4g}" for key, value in record.items() if key != "epoch"]
@@ -931,8 +931,8 @@ Cons.: share of the commonest class in a dimension's images, %; adj.: above chan
 def health(z: Tensor) -> dict[str, Tensor]:
     """Signs of collapse in a batch of embeddings z (N, K), as scalar tensors.
 
-    spread   mean standard deviation of z/‖z‖, times √K: 0 collapsed, 1 at most; of embeddings ≥ 0
-             the less, the more dimensions are dead or shared by all images
+    spread   mean standard deviation of z/‖z‖, times √K: 0 collapsed, 1 at most. Embeddings ≥ 0
+             stay below 1, and fall as more dimensions are dead or active on all images
     act      share of active entries
     """
     z = F.normalize(z.detach().float())

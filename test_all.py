@@ -357,7 +357,6 @@ QUANTILES = (torch.arange(1000) + 0.5) / 1000
 GATE_NOISES = {
     "ste": torch.zeros(1000),
     "gumbel": -torch.log(-torch.log(QUANTILES)),
-    "logistic": torch.log(QUANTILES / (1 - QUANTILES)),
 }
 SMALL_SIZES = dict(head_hidden=6, head_out=5, gate_hidden=7, text_width=4, predictor_hidden=3)
 IMAGES = numbers(8, 12, 3, 8, 8)
@@ -426,7 +425,7 @@ def test_a_network_is_its_equations(command):
 
 
 @of_training
-@pytest.mark.parametrize("flags", ["", "--gate soft", "--gate none", "--gate logistic", RARE_FLAGS])
+@pytest.mark.parametrize("flags", ["", "--gate soft", "--gate none", "--gate gumbel", RARE_FLAGS])
 def test_bayesncls_network_is_its_equations(training, flags):
     model = small_network(f"bayesncl.py {flags}").train(training)
     frequency = torch.tensor([0.001, 0.3, 0.5, 0.9, 1])
@@ -443,7 +442,7 @@ def test_bayesncls_network_is_its_equations(training, flags):
     m = alpha if "soft" in flags else (alpha > 0.5).float() + alpha - alpha.detach()
     if "none" in flags:
         m, alpha = torch.ones(12, 5), alpha.detach()
-    if training and "logistic" in flags:  # noise
+    if training and "gumbel" in flags:  # noise
         assert not torch.equal(model(IMAGES)[2] > 0.5, m > 0.5)
     else:
         assert_equal_with_gradients(model, model(IMAGES), [h, z * m, m, alpha])
@@ -510,7 +509,6 @@ RECORDED = {
     "spectral_loss": (ncl.spectral_loss, Z1, Z2, 11.0391),
     "bernoulli_kl": (bayesncl.bernoulli_kl, torch.sigmoid(LOGITS), 0.8, 5.23508),
     "gate gumbel": (of_gate, "gumbel", 0.554473),
-    "gate logistic": (of_gate, "logistic", 0.471688),
     "byol": (sparsehead.byol_loss, Z1, Z2, 3.57889),
     "barlow": (sparsehead.barlow_loss, Z1, Z2, 13.0973),
     "vicreg": (sparsehead.vicreg_loss, Z1, Z2, 83.7619),

@@ -24,6 +24,7 @@ from conftest import Parsed, program_of, refusal, run_program, write_files
 
 import benchmark
 import compare
+import draw
 import mutants
 import notebook
 import numpy as np
@@ -690,7 +691,7 @@ QUESTIONS = sorted(file.parent.name for file in records.STUDIES.glob("*/records.
 MADE_BY_RUN = [question for question in QUESTIONS if (STUDIES / question / "runs.txt").exists()]
 ON_RECORD = {question: records.read(question) for question in QUESTIONS}
 BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
-OF_A_CALL = common.Parser.OF_A_CALL | {"seed", "run"}  # flags; sae.py's runs had other names
+OF_A_CALL = draw.OF_A_CALL | {"seed", "run"}  # flags; sae.py's runs had other names
 PAGES = report.pages()
 WORDS = {"README.md": 900, "studies/claims/README.md": 500, "studies/landscape/README.md": 500}
 WORDS |= {"studies/lesson/README.md": 1300}

@@ -30,7 +30,8 @@ except ImportError as error:
 
 
 # What seeds of one recipe may differ in, and what look.py adds to the settings.
-OF_ONE_RUN = common.Parser.OF_A_CALL | {"seed", "command", "commit", "date", "hardware", "torch"}
+OF_A_CALL = {"device", "out", "resume", "data_root", "compile"}
+OF_ONE_RUN = OF_A_CALL | {"seed", "command", "commit", "date", "hardware", "torch"}
 OF_LOOK = {"lines", "words"}
 
 
