@@ -1200,11 +1200,11 @@ def launch(main, *errors) -> None:
             print(f"{program}: stopped{go_on}", file=sys.stderr)
         sys.exit(130)
     except (BadInput, OSError, MemoryError, RuntimeError, *errors) as error:
-        text = " ".join(str(error).split())
+        text = " ".join(str(error).split())[:400]
         if isinstance(error, (MemoryError, RuntimeError)):
             if not any(words in text for words in OUT_OF_MEMORY):
                 raise
             text = f"out of memory, of which a smaller --batch-size needs less: {text}"
         if RANK == 0 or not isinstance(error, BadInput):  # what all processes find, one says
-            print(f"{program}: {text[:400]}", file=sys.stderr)
+            print(f"{program}: {text}", file=sys.stderr)
         sys.exit(2)

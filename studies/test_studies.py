@@ -302,6 +302,7 @@ whole     1    python ncl.py
 BEGUN = "ncl.py --lr 0.1 --compile --seed 2 --device cpu --out x"
 LEFT = {  # what an earlier call left in runs/
     "a-seed2/config.json": json.dumps({"command": BEGUN}),
+    "a-seed2/metrics.jsonl": '{"epoch": 1}\n',
     "b-cpu-seed2/mine.txt": "mine",
     "noted/config.json": '{"command": "sparse_coding.py --seeds 5 --out runs/noted"}',
     "noted/memory/note.pt": "",
@@ -440,56 +441,91 @@ def test_a_run_on_a_pretended_gpu_is_recorded(planted, monkeypatch):
 
 
 # --------------------------------------------------------------------------------------- quarter.py
-TRAINING = """# What a training leaves: twice as fast with --compile; seed 9 takes a minute.
-import os, sys, time
+TRAINING = """# Leaves what a training leaves, twice as fast if compiled. Seed 2 fails, 3 takes long.
+import sys, time
 from pathlib import Path
+words = " ".join(sys.argv)
 with open("calls.txt", "a") as file:
-    print(*sys.argv, file=file)
-if "--seed 9" in " ".join(sys.argv):
+    print(words, file=file)
+if "--seed 2" in words:
+    sys.exit(3)
+if "--seed 3" in words:
     time.sleep(60)
 if sys.argv[0] != "studies/run.py":
     folder = Path(sys.argv[-1])
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(Path("config.json").read_text())
-    rate = 200 if "--compile" in sys.argv else 100
-    lines = [1, {"images_per_s": rate}, {"event": "final"}]
-    (folder / "metrics.jsonl").write_text("\\n".join(str(line).replace("'", '"') for line in lines))
+    command = words.partition(" --device")[0]
+    config = Path("config.json").read_text().replace("COMMAND", command)
+    (folder / "config.json").write_text(config)
+    rate = 200 if "--compile" in words else 100
+    lines = f'1\\n{{"images_per_s": {rate}}}\\n{{"event": "final"}}'
+    (folder / "metrics.jsonl").write_text(lines)
 """
+WHOLE = "\ncifar100-bayesncl 1-3 python bayesncl.py --dataset cifar100 --epochs 200\n"
 QUARTER = """\
 bayesncl.py --dataset cifar100 --epochs 3 --limit 80 {here} --out
 bayesncl.py --dataset cifar100 --epochs 3 --limit 80 --compile {here} --out
-ncl.py --dataset cifar100 --epochs 120 --compile --seed 2 {here} --out runs/{few}-seed2
-studies/run.py speed --rows {few} --seeds 2 --flags=--compile {here}
-ncl.py --compile {here} --resume runs/{few}-seed2
-studies/run.py speed --rows {few} --seeds 2 --flags=--compile {here}
+ncl.py --dataset cifar100 --epochs 120 --compile --seed 1 {here} --out runs/{few}-seed1
+studies/run.py speed --rows {few} --seeds 1 --flags=--compile {here}
+ncl.py --compile {here} --resume runs/{few}-seed1
+studies/run.py speed --rows {few} --seeds 1 --flags=--compile {here}
 bayesncl.py --dataset cifar100 --epochs 200 --compile --seed 1 {here} --out runs/{whole}-seed1
 """
 
 
-def test_a_quarter_measures_trains_and_records(tmp_path, monkeypatch, capsys):
+@pytest.fixture
+def quarter_of_an_hour(tmp_path, monkeypatch):
+    """A repository of fake trainings and 80 images, where this device was measured."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(quarter, "ROOT", tmp_path)
     monkeypatch.setattr(quarter, "HERE", tmp_path)
     machine = dict(hardware=common.hardware("cpu"), torch=torch.__version__, commit=1, date=2)
+    others = machine | {"torch": "1.0"}, machine | {"hardware": "a GPU"}, machine
+    rates = [json.dumps(other | dict(way="", images_per_s=999)) + "\n" for other in others]
     names = "bayesncl.py", "ncl.py", "studies/run.py"
-    write_files(".", dict.fromkeys(names, TRAINING) | {"config.json": json.dumps(machine)})
-    write_files(".", {"cifar100.npz": dict(x_train=np.ones(80)), "runs.txt": ""})
-    here = "--device cpu --data-root ."
-    assert "first measure" in refusal(f"quarter.py {here}", "ncl")
+    config = json.dumps(machine | {"command": "COMMAND"})
+    write_files(".", dict.fromkeys(names, TRAINING) | {"config.json": config, "runs.txt": WHOLE})
+    write_files(
+        ".", {"data/cifar100.npz": dict(x_train=np.ones(80)), "rates.jsonl": "".join(rates)}
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_quarter_measures_trains_and_records(quarter_of_an_hour, monkeypatch, capsys):
+    here = "--device cpu"
     run_program(f"quarter.py {here}")
     assert quarter.fastest("cpu") == (200, "--compile")
     for _ in range(2):
-        run_program(f"quarter.py ncl --seed 2 --minutes 1 {here}")
+        run_program(f"quarter.py ncl --minutes 1 {here}")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     run_program(f"quarter.py bayesncl {here}")
-    assert "then record it: python studies/run.py speed" in capsys.readouterr().out
+    assert "then python studies/run.py speed --rows cifar100-bayesncl" in capsys.readouterr().out
     few = "cifar100-ncl-120-epochs"  # 0.8 · 60 s · 200 images/s / 80 images
     called = re.sub(" --out /.*", " --out", Path("calls.txt").read_text())
     assert called == QUARTER.format(here=here, few=few, whole="cifar100-bayesncl")
-    assert Path("runs.txt").read_text() == (
-        f"\n{few}  1-3  python ncl.py --dataset cifar100 --epochs 120\n"
-    )
-    assert "time is up" in refusal(f"quarter.py ncl --seed 9 --minutes 0.02 {here}")
+    row = f"\n{few}  1-3  python ncl.py --dataset cifar100 --epochs 120\n"
+    assert Path("runs.txt").read_text() == WHOLE + row
+
+
+@pytest.mark.parametrize(
+    "flags, told",
+    {
+        "ncl --seed 2": "exit code 3",
+        "ncl --seed 3 --minutes 0.02": "time is up for ncl.py",
+        "ncl --minutes 0.001": "give more --minutes",
+        "bayesncl": "was begun by sae.py",
+        "simclr": "line 4 is damaged",
+    }.items(),
+)
+def test_a_quarter_ends_in_one_line(quarter_of_an_hour, flags, told):
+    begun = "runs/cifar100-bayesncl-seed1/config.json"
+    write_files(".", {begun: '{"command": "sae.py"}'})
+    if flags == "simclr":
+        with open("rates.jsonl", "a") as file:
+            file.write("half a li")
+    assert told in refusal(f"quarter.py --device cpu {flags}")
 
 
 # ---------------------------------------------------------------------------------------- theory.py
