@@ -441,7 +441,7 @@ def test_a_run_on_a_pretended_gpu_is_recorded(planted, monkeypatch):
 
 
 # --------------------------------------------------------------------------------------- quarter.py
-TRAINING = """# Leaves what a training leaves, twice as fast if compiled. Seed 2 fails, 3 takes long.
+TRAINING = """# Leaves what a training does, twice as fast if compiled. Seed 2 fails, 3 takes long.
 import sys, time
 from pathlib import Path
 words = " ".join(sys.argv)
