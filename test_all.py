@@ -557,7 +557,7 @@ BASE_FLAGS = (
 BASE_LOSSES = {  # flags: the loss, of embeddings, predictions, targets, prototypes
     "simclr --head none --sparse-weight 0": lambda z, p, t, c: naive_nt_xent(*z, 0.3),
     "byol": lambda z, p, t, c: 4 + 2 * sum(map(naive_negative_cosine, p, t[::-1])),
-    "barlow --order colour-crop": lambda z, p, t, c: naive_barlow(*z),
+    "barlow --order colour-crop --lr 2e-4": lambda z, p, t, c: naive_barlow(*z),
     "vicreg --prox --sparse-weight 75": lambda z, p, t, c: naive_vicreg(*z),
     "wmse": lambda z, p, t, c: naive_wmse(*z, 12, 2),
     "swav": lambda z, p, t, c: naive_swav(*z, c, 0.3),
@@ -577,7 +577,7 @@ def train_base(args, loss_of):
     options = {name: getattr(args, name) for name in sparsehead.VIEWS}
     options["view"] = sparsehead.colour_first if "colour-" in args.order else common.augment
     for epoch, share in enumerate([0.5, 1, 1, 0.2]):  # of one step each
-        optimizer.param_groups[0]["lr"] = 0.002 * share
+        optimizer.param_groups[0]["lr"] = args.lr * share
         torch.manual_seed((args.seed * 10_007 + epoch) * 10_007)
         images, _ = next(data.batches(args, epoch))
         views = common.two_views(images, args.image_size, **options)
@@ -595,7 +595,7 @@ def train_base(args, loss_of):
         optimizer.step()
         with torch.no_grad():
             for column in W.T if args.prox else ():
-                column *= (1 - 0.002 * share * args.sparse_weight / column.norm()).clamp(min=0)
+                column *= (1 - args.lr * share * args.sparse_weight / column.norm()).clamp(min=0)
             if model.target is not None:
                 momentum = 1 - 0.1 * (1 + math.cos(math.pi * epoch / 4)) / 2
                 online = nn.Sequential(model.backbone, model.head).parameters()

@@ -768,7 +768,8 @@ def test_tools_measure_a_run_as_by_loops(run_of, tmp_path):
     run_program("robustness.py", folder)
     found = read_json(folder / "robustness.json")
     assert [found["h_clean"], found["z_clean"]] == pytest.approx(
-        [final["lp1"], final["lp1_embedding"]]
+        [final["lp1"], final["lp1_embedding"]],
+        abs=1.01,  # rounding may turn one of 100 images
     )
 
 
