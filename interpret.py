@@ -52,7 +52,7 @@ interpret.json with every number and dimensions.csv, a row for each dimension, s
     head, lead, better      mean Cons. of random directions on as many images; adj. less theirs; the
                             share of them that are less consistent
     best, f1, phi, ap       the class that it tells best, and how well; with --classes its name
-    mono, duplicate         MonoScore; the largest cosine with another dimension
+    mono                    MonoScore
 Columns of a second label begin with its name, as background_cons does.
 
 [NCL] arXiv 2403.12459. [BayesNCL] arXiv 2605.28441. MonoScore: arXiv 2504.02821.
@@ -61,7 +61,6 @@ Columns of a second label begin with its name, as background_cons does.
 import argparse
 import csv
 import functools
-import itertools
 import json
 import math
 import os
@@ -80,7 +79,6 @@ ACTIVE = 1e-5  # of a row of norm 1: what is larger counts as active ([NCL])
 DENSE = 0.5  # an embedding with a larger share of active entries is dense
 TOP = 0.01  # of the images: where each half of a dense embedding's dimension is active
 SHARES = 0.001, 0.01, 0.05  # Cons. is also given of dimensions active on so many images or more
-DUPLICATE = 0.9  # a dimension with a larger |cosine| to another one is a duplicate
 PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 EXACT = 100  # images: chance of so many and fewer is exact
 ORDERS = 2000  # random orders behind chance of more images; above 50,000 images fewer
@@ -90,7 +88,6 @@ DRAWS = 5  # of each control
 LARGE = 2048  # of more live dimensions a sample is controlled, once
 SAMPLE = 1024  # dimensions in it
 CELLS = 2**21  # numbers of a table, such as classes times dimensions, that are held at a time
-MATRIX = 32 * CELLS  # numbers: so large a matrix of activations (256 MB) is still held
 PATIENCE = 3  # seconds after which something says how far it is
 
 
@@ -115,11 +112,10 @@ def progress(items, what: str):
         yield item
 
 
-def pieces(total: int, cost: int | np.ndarray) -> list[slice]:
-    """0, 1, ..., total - 1, cut so that a piece holds about CELLS numbers: `cost` for each one."""
-    so_far = np.cumsum(np.broadcast_to(cost, total)) - 1
-    cuts = np.flatnonzero(np.diff(so_far // CELLS)) + 1
-    return [slice(*ends) for ends in itertools.pairwise([0, *cuts.tolist(), total])]
+def pieces(total: int, cost: int) -> list[slice]:
+    """0, 1, ..., total - 1, cut so that a piece holds CELLS numbers at most: `cost` for each one."""
+    width = max(1, CELLS // cost)
+    return [slice(first, min(first + width, total)) for first in range(0, total, width)]
 
 
 # ------------------------------------------------------------------- the lists of active images
@@ -787,71 +783,21 @@ def mono_score(a: Activations, h: Tensor) -> np.ndarray:
     return mean_cosine(weights, h) - mean_cosine(equal, h)
 
 
-class Meetings:
-    """The pairs of dimensions that an image activates both, each pair once.
+def correlation(a: Activations) -> float | None:
+    """Corr.: the mean |cosine| of two live dimensions over the images ([NCL], Fig. 3c).
 
-    So an entry meets those that are behind it in its image: of these the dimension is larger.
+    Of more than SAMPLE live dimensions it is that of so many, at random.
     """
-
-    def __init__(self, a: Activations, values: np.ndarray):
-        by_image = np.argsort(a.images, kind="stable")  # and within an image by dimension
-        self.a = a
-        self.values = values  # (nnz,)
-        self.other_dims = a.dims[by_image]
-        self.other_values = values[by_image]
-        self.behind = np.empty_like(by_image)  # the place in by_image behind each entry
-        self.behind[by_image] = np.arange(1, len(values) + 1)
-        ends = np.cumsum(np.bincount(a.images, minlength=a.N))
-        self.n = ends[a.images] - self.behind  # how many each entry meets, (nnz,)
-
-    def products(self, some: slice) -> np.ndarray:
-        """Of a few dimensions with all behind the first of them: (width, K - first)."""
-        a = self.a
-        first = some.start
-        shape = some.stop - first, a.K - first
-        entries = slice(a.start[first], a.start[some.stop])
-        n = self.n[entries]
-        begin = starts(n)
-        others = np.arange(begin[-1]) + np.repeat(self.behind[entries] - begin[:-1], n)
-        cells = np.repeat((a.dims[entries] - first) * shape[1], n)  # row * width + column
-        cells += self.other_dims[others]
-        cells -= first
-        products = np.repeat(self.values[entries], n)
-        products *= self.other_values[others]
-        return np.bincount(cells, products, math.prod(shape)).reshape(shape)
-
-
-def overlaps(a: Activations) -> tuple[np.ndarray, float | None]:
-    """How much dimensions overlap: |cosines| of their vectors of N activations ([NCL], Fig. 3c).
-
-    The largest with another dimension, (K,), and the mean of all pairs of live ones, Corr.
-    """
-    N, K = a.shape
-    norms = np.sqrt(np.bincount(a.dims, np.square(a.values, dtype=np.float64), K)).clip(1e-12)
-    values = (a.values / norms[a.dims]).astype(np.float32)
-    cost = np.arange(K, 0, -1)  # cosines of each dimension with itself and those behind it
-    dense = N * K <= MATRIX
-    if dense:
-        matrix = torch.zeros(N, K, dtype=torch.float32)
-        matrix[a.images, a.dims] = torch.from_numpy(values)
-    else:
-        meetings = Meetings(a, values)
-        cost = cost + np.bincount(a.dims, meetings.n, K)
-    largest = np.zeros(K)
-    total = 0.0
-    for some in progress(pieces(K, cost), "duplicates"):
-        first = some.start
-        if dense:
-            cosines = (matrix[:, some].T @ matrix[:, first:]).numpy()
-        else:
-            cosines = meetings.products(some)
-        cosines = np.triu(np.abs(cosines), 1)  # each pair once: (width, K - first)
-        largest[some] = np.maximum(largest[some], cosines.max(1))
-        largest[first:] = np.maximum(largest[first:], cosines.max(0))
-        total += cosines.sum(dtype=np.float64)
-    live = np.count_nonzero(a.n)
-    pairs = live * (live - 1) / 2
-    return np.where(a.n > 0, largest, np.nan), total / pairs if pairs else None
+    live = np.flatnonzero(a.n)
+    if len(live) > SAMPLE:
+        live = np.sort(np.random.default_rng(0).choice(live, SAMPLE, replace=False))
+    a = a.only(live)
+    vectors = torch.zeros(a.K, a.N)
+    vectors[a.dims, a.images] = torch.from_numpy(a.values)
+    F.normalize(vectors, out=vectors)  # in place: they may be large
+    cosines = (vectors @ vectors.T).abs().double()
+    pairs = a.K * (a.K - 1)
+    return ((cosines.sum() - cosines.trace()) / pairs).item() if pairs else None
 
 
 # ---------------------------------------------------------------------- all of them, and controls
@@ -911,8 +857,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     rule: what counts as active, auto, nonzero or top:<share>
 
     columns, beside of_label's: n, images it is active on; act, their share of all; mean, the sum of
-    strengths on them, divided by the number of all; mono, mono_score; duplicate, the largest
-    |cosine| with another dimension.
+    strengths on them, divided by the number of all; mono, mono_score.
     """
     own_labels = check(e)
     u = unit(e.z)
@@ -929,8 +874,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     judge = None if e.judge is None else unit_judge(e.judge)
     labels = prepared(own_labels, vectors)
     columns, numbers = measure(a, read, labels, judge)
-    columns["duplicate"], numbers["corr"] = overlaps(a)
-    numbers["duplicate_dims"] = int((columns["duplicate"] > DUPLICATE).sum())
+    numbers["corr"] = correlation(a)
     least, largest = ranges(e.z)
     numbers["constant_dims"] = int((is_constant(e.z) & ((least != 0) | (largest != 0))).sum())
     directions_of = "z" if e.features is None else "h"
@@ -1189,10 +1133,7 @@ def about(e: Embedding, findings: Findings) -> str:
     dead = f"{a.K - live:,} dead {'half-' if a.halves else ''}dimensions"
     if numbers["constant_dims"]:
         dead += f" ({numbers['constant_dims']:,} equal on all images)"
-    lines.append(
-        f"{dead}, {numbers['rare_dims']:,} active on less than 0.1 % of the images, "
-        f"{numbers['duplicate_dims']:,} with a |cosine| > {DUPLICATE} to another"
-    )
+    lines.append(f"{dead}, {numbers['rare_dims']:,} active on less than 0.1 % of the images")
     lines += beside_directions(numbers, findings.directions_of)
     if e.judge is None:
         lines.append("no MonoScore: it needs --features or --judge")
