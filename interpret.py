@@ -35,8 +35,8 @@ Controls, for what is no function of n alone, each the mean of five draws:
 
 Numbers beside Cons. and adj., each a mean: of the live dimensions, or of the classes.
     H_s           entropy of a dimension's activation over the classes, in nats ([BayesNCL])
-    F1, phi, AP   of the class that a dimension tells best: F1 and correlation of being active,
-                  average precision by strength
+    F1, AP        of the class that a dimension tells best: F1 of being active, average precision
+                  by strength
     best F1       of the best dimension for each class, chosen on one half of the images and judged
                   on the other
     k-probe       accuracy of a classifier that reads k dimensions a class, chosen and fitted so
@@ -51,8 +51,8 @@ interpret.json with every number and dimensions.csv, a row for each dimension, s
     chance, adjusted        Cons. of as many random images, and adj.
     head, lead, better      mean Cons. of random directions on as many images; adj. less theirs; the
                             share of them that are less consistent
-    best, f1, phi, ap       the class that it tells best, and how well; with --classes its name
-    mono                    MonoScore
+    best, f1, ap            the class that it tells best, and how well; with --classes its name
+    phi, mono               the largest correlation of being active with a class; MonoScore
 Columns of a second label begin with its name, as background_cons does.
 
 [NCL] arXiv 2403.12459. [BayesNCL] arXiv 2605.28441. MonoScore: arXiv 2504.02821.
@@ -78,7 +78,7 @@ from torch import Tensor
 ACTIVE = 1e-5  # of a row of norm 1: what is larger counts as active ([NCL])
 DENSE = 0.5  # an embedding with a larger share of active entries is dense
 TOP = 0.01  # of the images: where each half of a dense embedding's dimension is active
-SHARES = 0.001, 0.01, 0.05  # Cons. is also given of dimensions active on so many images or more
+RARE = 0.001  # of the images: a dimension active on fewer is rare
 PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 EXACT = 100  # images: chance of so many and fewer is exact
 ORDERS = 2000  # random orders behind chance of more images; above 50,000 images fewer
@@ -113,7 +113,7 @@ def progress(items, what: str):
 
 
 def pieces(total: int, cost: int) -> list[slice]:
-    """0, 1, ..., total - 1, cut so that a piece holds CELLS numbers at most: `cost` for each one."""
+    """0, 1, ..., total - 1, cut so that a piece holds about CELLS numbers: `cost` for each one."""
     width = max(1, CELLS // cost)
     return [slice(first, min(first + width, total)) for first in range(0, total, width)]
 
@@ -916,38 +916,31 @@ def activity(a: Activations) -> dict[str, float | None]:
     """How much is active.
 
     act: share of the entries; entries: of an image; live_dims, rare_dims: dimensions active on any
-    image, and of these on less than 0.1 %; dims_<share>: active on so many images or more.
+    image, and of these on less than 0.1 %.
     """
-    numbers = {}
-    for share in SHARES:
-        numbers[f"dims_{share}"] = int((a.n >= count_of(share, a.N)).sum())
-    numbers["act"] = mean(a.n / a.N)
-    numbers["entries"] = len(a.images) / a.N
-    numbers["live_dims"] = int((a.n > 0).sum())
-    numbers["rare_dims"] = numbers["live_dims"] - numbers[f"dims_{SHARES[0]}"]
-    return numbers
+    live = a.n > 0
+    return {
+        "act": mean(a.n / a.N),
+        "entries": len(a.images) / a.N,
+        "live_dims": int(live.sum()),
+        "rare_dims": int((live & (a.n < count_of(RARE, a.N))).sum()),
+    }
 
 
 def label_numbers(a: Activations, label: Label, columns: dict) -> dict[str, float | None]:
     """Means of of_label's columns over live dimensions; those in % times 100.
 
-    adjusted, lead: of dimensions active on 0.1 % of the images or more; cons_<share>: on so many.
-    above: how many live dimensions are more consistent than 95 % of random directions.
-    best_f1: mean of best_dimensions over classes; half_f1: of how many classes it reaches 1/2.
+    adjusted, lead: of dimensions that are not rare. above: how many live dimensions are more
+    consistent than 95 % of random directions. best_f1: mean of best_dimensions over classes.
     """
-    numbers = {name: mean(100 * columns[name]) for name in ("cons", "f1", "phi", "ap")}
-    for share in SHARES:
-        often = a.n >= count_of(share, a.N)
-        numbers[f"cons_{share}"] = mean(100 * columns["cons"][often])
-    often = a.n >= count_of(SHARES[0], a.N)
+    numbers = {name: mean(100 * columns[name]) for name in ("cons", "f1", "ap")}
+    often = a.n >= count_of(RARE, a.N)
     numbers["adjusted"] = mean(100 * columns["adjusted"][often])
     if "lead" in columns:
         numbers["lead"] = mean(100 * columns["lead"][often])
         numbers["above"] = int((columns["better"] >= USUAL).sum())
     numbers["entropy"] = mean(columns["entropy"])
-    of_class = best_dimensions(a, label.y)
-    numbers["best_f1"] = mean(100 * of_class)
-    numbers["half_f1"] = int((of_class >= 0.5).sum())
+    numbers["best_f1"] = mean(100 * best_dimensions(a, label.y))
     return numbers
 
 
@@ -959,11 +952,10 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
     """
     a = findings.activations
     draws = DRAWS
-    not_compared = ()  # ends of names of numbers
     live = np.flatnonzero(a.n)
-    if len(live) > LARGE:
+    is_sample = len(live) > LARGE
+    if is_sample:
         draws = 1
-        not_compared = "best_f1", "half_f1"
         live = np.sort(np.random.default_rng(0).choice(live, SAMPLE, replace=False))
         a = a.only(live)
         read = None
@@ -989,7 +981,8 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
         average = {}
         for key in numbers:
             several = [found[name][key] for found in drawn]
-            average[key] = None if key.endswith(not_compared) else mean(several)
+            not_compared = is_sample and key.endswith("best_f1")
+            average[key] = None if not_compared else mean(several)
         findings.controls[name] = average
 
 

@@ -1865,11 +1865,10 @@ def naive_probe(read, y, k):
 def naive_measure(active, values, labels, judge=None, read=None, heads=None):
     """Columns and numbers of an embedding or a control. read: what probes read."""
     n, strengths = active.sum(0), abs(values)
-    often = {share: n >= max(1, round(share * len(active))) for share in (0.001, 0.01, 0.05)}
+    often = n >= max(1, round(0.001 * len(active)))
     columns = {"n": n, "act": active.mean(0), "mean": strengths.mean(0)}
     numbers = {"act": active.mean(), "entries": n.sum() / len(active), "live_dims": sum(n > 0)}
-    numbers |= {f"dims_{share}": many.sum() for share, many in often.items()}
-    numbers["rare_dims"] = numbers["live_dims"] - numbers["dims_0.001"]
+    numbers["rare_dims"] = numbers["live_dims"] - often.sum()
     if judge is not None:
         columns["mono"] = np.array([naive_mono(strength, judge) for strength in strengths.T])
         numbers["mono"] = np.nanmean(columns["mono"])
@@ -1878,13 +1877,12 @@ def naive_measure(active, values, labels, judge=None, read=None, heads=None):
         found = {}
         for key in max(each, key=len):
             columns[prefix + key] = found[key] = np.array([own.get(key, np.nan) for own in each])
-        best_f1 = naive_best_f1(active, y)
-        own = {"entropy": np.nanmean(found["entropy"]), "half_f1": sum(best_f1 >= 0.5)}
-        percent = {key: found[key] for key in ("cons", "f1", "phi", "ap")} | {"best_f1": best_f1}
-        percent |= {f"cons_{share}": found["cons"][many] for share, many in often.items()}
-        percent["adjusted"] = found["adjusted"][often[0.001]]
+        own = {"entropy": np.nanmean(found["entropy"])}
+        percent = {key: found[key] for key in ("cons", "f1", "ap")}
+        percent["best_f1"] = naive_best_f1(active, y)
+        percent["adjusted"] = found["adjusted"][often]
         if heads is not None:
-            percent["lead"] = found["lead"][often[0.001]]
+            percent["lead"] = found["lead"][often]
             own["above"] = sum(found["better"] >= 0.95)
         own |= {key: 100 * np.nanmean(column) for key, column in percent.items()}
         if read is not None:
@@ -2075,10 +2073,9 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
 
 
 PINNED_NUMBERS = """
-dims_0.001 1026 dims_0.01 24 dims_0.05 7 act 0.0007309 entries 4.912 live_dims 6551 rare_dims 5525
-mono 0.04294 cons 85.23 f1 0.839 phi 4.694 ap 14.6 cons_0.001 83.14 cons_0.01 82.67 cons_0.05
-84.03 adjusted 76.56 lead 66.26 above 2953 entropy 0.3344 best_f1 50.18 half_f1 4 probe_1 43.62
-probe_2 49.07 probe_4 51.49 probe_8 54.61 corr 0.0003568 constant_dims 0
+act 0.0007309 entries 4.912 live_dims 6551 rare_dims 5525 mono 0.04294 cons 85.23 f1 0.839 ap 14.6
+adjusted 76.56 lead 66.26 above 2953 entropy 0.3344 best_f1 50.18 probe_1 43.62 probe_2 49.07
+probe_4 51.49 probe_8 54.61 corr 0.0003568 constant_dims 0
 """.split()
 
 
