@@ -331,34 +331,24 @@ def exact_chance(sizes: np.ndarray, most: int) -> np.ndarray:
 
     sizes: (C,), the images of each class
 
-    How many of n images belong to each class follows the hypergeometric distribution: independent
-    binomials, given that their sum is n. So P(no class has more than m) is a coefficient of the
-    product of the classes' binomials cut off behind m, divided by that of the whole ones.
+    P(no class has more than m) is the number of ways to choose n images so, divided by that of all
+    ways. Class after class joins: j of its images, n - j of those before.
     """
-    p = min(0.5, most / (2 * sizes.sum()))  # any p is right; this one keeps the numbers large
-    size = sizes[:, None]
-    i = np.arange(most + 1)
-    logs = log_choose(size, i) + i * math.log(p) + (size - i).clip(0) * math.log1p(-p)
-    within = np.zeros((most + 1, most + 1))  # [m, n]: P(n images, of no class more than m)
+    # Ways to choose j images of a class, times odds**j. It cancels, and keeps the sums small.
+    odds = most / (2 * sizes.sum())
+    ways = np.ones((len(sizes), most + 1))
+    for j in range(most):
+        ways[:, j + 1] = ways[:, j] * (sizes - j) / (j + 1) * odds
+    within = np.zeros((most + 1, most + 1))  # [m, n]: ways to choose n, of no class more than m
     within[:, 0] = 1
-    for of_class in np.exp(logs):  # (most + 1,), P(0, 1, ... of this class)
+    for of_class in ways:
         fewer = within  # without this class
         within = np.zeros_like(fewer)
-        for j, p_of_j in enumerate(of_class):
-            within[j:, j:] += p_of_j * fewer[j:, : most + 1 - j]
+        for j, ways_of_j in enumerate(of_class):
+            within[j:, j:] += ways_of_j * fewer[j:, : most + 1 - j]
     # The expected count of the commonest class is the sum of P(more than m).
     largest = np.sum(1 - within / within[most], axis=0)
-    return largest[1:] / i[1:]
-
-
-def log_choose(total, chosen) -> np.ndarray:
-    """log of the number of ways to choose; -inf where there is none. Numbers or arrays."""
-    return log_factorial(total) - log_factorial(chosen) - log_factorial(total - chosen)
-
-
-def log_factorial(n) -> np.ndarray:
-    """log n!, inf where n is below 0."""
-    return torch.as_tensor(n + 1.0, dtype=torch.float64).lgamma().numpy()
+    return largest[1:] / np.arange(1, most + 1)
 
 
 @functools.lru_cache(maxsize=8)
@@ -430,21 +420,17 @@ class Vectors:
         return basis.div_(basis.norm(dim=0))
 
 
-def head_curves(vectors: Vectors, ys: list[np.ndarray]) -> list[np.ndarray]:
-    """Cons. of the n images where a random direction is largest, n = 1, ..., N, for each label.
-
-    ys: labels (N,) each; of each label comes (directions, N) float32
-    """
+def head_curves(vectors: Vectors, y: np.ndarray) -> np.ndarray:
+    """Cons. of the 1, 2, ..., N images where each random direction is largest: (directions, N)."""
     directions = max(200, min(DIRECTIONS, 10_000_000 // vectors.N))
     basis = vectors.random_basis(directions, seed=0)
-    curves = [np.empty((directions, vectors.N), np.float32) for _ in ys]
-    ys = [small(y) for y in ys]
-    for some in progress(pieces(directions, vectors.N), "random directions"):
-        along = vectors.along(basis[:, some]).T.contiguous()  # (width, N)
+    curves = np.empty((directions, vectors.N), np.float32)
+    y = small(y)
+    for part in progress(pieces(directions, vectors.N), "random directions"):
+        along = vectors.along(basis[:, part]).T.contiguous()  # (width, N)
         orders = along.argsort(descending=True).numpy()
-        for j, order in enumerate(orders, some.start):
-            for of_label, y in zip(curves, ys):
-                of_label[j] = running_consistency(y, order)
+        for j, order in enumerate(orders, part.start):
+            curves[j] = running_consistency(y, order)
     return curves
 
 
@@ -456,7 +442,8 @@ class Label:
     y: np.ndarray  # (N,), numbered 0, 1, ..., C - 1
     chance: np.ndarray  # (N,), the mean Cons. of 1, 2, ..., N random images
     high: np.ndarray  # (N,), what 5 % of random images exceed
-    heads: np.ndarray | None = None  # (directions, N), of random directions
+    # (directions, N): Cons. of the 1, 2, ..., N images where each random direction is largest
+    heads: np.ndarray | None
 
     def __post_init__(self):
         self.sizes = np.bincount(self.y)  # (C,), the images of each class
@@ -468,11 +455,8 @@ def prepared(labels: dict[str, np.ndarray], vectors: Vectors | None = None) -> d
     for prefix, own in labels.items():
         classes, y = np.unique(own, return_inverse=True)
         sizes = tuple(sorted(np.bincount(y).tolist()))
-        result[prefix] = Label(classes, y, *chance_curve(sizes))
-    if vectors is not None:
-        curves = head_curves(vectors, [label.y for label in result.values()])
-        for label, heads in zip(result.values(), curves):
-            label.heads = heads
+        heads = None if vectors is None else head_curves(vectors, y)
+        result[prefix] = Label(classes, y, *chance_curve(sizes), heads)
     return result
 
 
