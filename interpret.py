@@ -249,14 +249,15 @@ def is_constant(z: np.ndarray | Entries) -> np.ndarray:
     return largest - least <= equal * np.maximum(np.abs(least), np.abs(largest))
 
 
-def rule_for(u: np.ndarray | Entries) -> str:
-    """What counts as active in unit(z) where nobody says it."""
-    return "nonzero" if isinstance(u, Entries) else f"top:{TOP}"
-
-
 def share_of(rule: str) -> float:
-    """The share of the images that a rule "top:<share>" makes a dimension active on."""
-    return float(rule.removeprefix("top:"))
+    """The share of the images that a rule "top:<share>" makes a dimension active on. BadInput."""
+    kind, _, share = rule.partition(":")
+    try:
+        share = float(share)
+    except ValueError:
+        share = math.nan
+    need(kind == "top" and 0 < share < 1, f"--active {rule}: give auto, nonzero or top:0.01")
+    return share
 
 
 def count_of(share: float, N: int) -> int:
@@ -273,7 +274,6 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
     if rule == "nonzero":
         return lists(u if isinstance(u, Entries) else active_entries(u))
     N, K = u.shape
-    need(0 < share_of(rule) < 1, f"{rule}: give auto, nonzero or top:0.01")
     most = count_of(share_of(rule), N)
     halves = bool((ranges(u)[0] < -ACTIVE).any())
     # Images in random order: which of equal values are listed last then falls at random.
@@ -627,7 +627,6 @@ def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float
     None where that would be less than an image for each class, or z has fewer than k dimensions.
     """
     N = len(y)
-    need(z.shape[0] == N, f"z has {z.shape[0]} rows, y has {N}")
     C = y.max() + 1
     accuracy = dict.fromkeys(PROBES)
     enough = min(N // 2, 10_000, 8 * CELLS // (C * max(PROBES)))
@@ -753,8 +752,6 @@ def mono_score(a: Activations, h: Tensor) -> np.ndarray:
     strengths, each dimension's scaled to [0, 1]; less that of all pairs. The authors (arXiv
     2504.02821) scale activations with their signs and subtract nothing.
     """
-    judged = isinstance(h, Tensor) and len(h) == a.N
-    need(judged, f"MonoScore needs unit_judge(h) of features h of all {a.N} images")
     strengths = a.strengths.astype(np.float64)
     first = a.start[a.dims]  # of each entry: the strongest of its list
     last = a.start[a.dims + 1] - 1
@@ -831,8 +828,6 @@ class Findings:
     columns: dict[str, np.ndarray]  # of each dimension, (K,), or (2K,) of half-dimensions
     numbers: dict[str, float | None]  # None: undefined
     controls: dict[str, dict[str, float | None]]  # "shuffled", "head", "rotated": the same numbers
-    directions_of: str  # "h" or "z": what random directions are of
-    controlled: int = 0  # for how many dimensions there are random directions
 
 
 def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findings:
@@ -846,7 +841,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     own_labels = check(e)
     u = unit(e.z)
     if rule == "auto":
-        rule = rule_for(u)
+        rule = "nonzero" if isinstance(u, Entries) else f"top:{TOP}"
     a = activate(u, rule)
     read = a  # what the probes read: all of z
     if rule != "nonzero":
@@ -861,8 +856,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     numbers["corr"] = correlation(a)
     least, largest = ranges(e.z)
     numbers["constant_dims"] = int((is_constant(e.z) & ((least != 0) | (largest != 0))).sum())
-    directions_of = "z" if e.features is None else "h"
-    findings = Findings(a, rule, labels, columns, numbers, {}, directions_of)
+    findings = Findings(a, rule, labels, columns, numbers, {})
     if controls:
         add_controls(findings, e, vectors, read, judge)
     return findings
@@ -943,7 +937,6 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
         live = np.sort(np.random.default_rng(0).choice(live, SAMPLE, replace=False))
         a = a.only(live)
         read = None
-    findings.controlled = len(live)
     # Without heads: a control is not compared with itself.
     labels = {prefix: replace(label, heads=None) for prefix, label in findings.labels.items()}
     sources = {"rotated": vectors}
@@ -1111,13 +1104,14 @@ def about(e: Embedding, findings: Findings) -> str:
     if numbers["constant_dims"]:
         dead += f" ({numbers['constant_dims']:,} equal on all images)"
     lines.append(f"{dead}, {numbers['rare_dims']:,} active on less than 0.1 % of the images")
-    lines += beside_directions(numbers, findings.directions_of)
+    lines += beside_directions(numbers, "z" if e.features is None else "h")
     if e.judge is None:
         lines.append("no MonoScore: it needs --features or --judge")
     else:
         lines.append(f"MonoScore by {e.judge_name or 'the features'}")
-    if 0 < findings.controlled < live:
-        compared = f"{findings.controlled:,} of {live:,} live dimensions"
+    controlled = findings.controls["rotated"]["live_dims"]
+    if controlled < live:
+        compared = f"{controlled:,.0f} of {live:,} live dimensions"
         lines.append(f"controls: of {compared}, one draw; best F1 and probes are not compared")
     return "\n".join(lines)
 
@@ -1429,20 +1423,6 @@ def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
 
 
 # ------------------------------------------------------------------------------------- the program
-def active_rule(text: str) -> str:
-    """An argparse type: auto, nonzero, or top:<share> with a share between 0 and 1."""
-    if text in ("auto", "nonzero"):
-        return text
-    kind, _, share = text.partition(":")
-    try:
-        valid = kind == "top" and 0 < float(share) < 1
-    except ValueError:
-        valid = False
-    if not valid:
-        raise argparse.ArgumentTypeError(f"{text}; give auto, nonzero or top:0.01")
-    return f"top:{float(share)}"
-
-
 class Parser(argparse.ArgumentParser):
     """Errors of one line, exit code 2."""
 
@@ -1460,7 +1440,7 @@ def parser() -> argparse.ArgumentParser:
     add("--features", type=Path, help="a file with the features h (N, d) that z is made of")
     add("--judge", type=Path, help="a file with another network's features (N, d) of the images")
     add("--classes", type=Path, help="a file with the name of class 0, 1, ... on each line")
-    add("--active", type=active_rule, default="auto", help="auto, nonzero or top:<share of images>")
+    add("--active", default="auto", help="auto, nonzero or top:<share of images>")
     add("--out", type=Path, help="folder (default: the run's, else <file>-interpret beside it)")
     return flags
 
@@ -1497,8 +1477,6 @@ def main(argv=None):
         "dimensions": e.K,
         "active": findings.rule,
         "judge": e.judge_name or None,
-        "directions_of": findings.directions_of,
-        "controlled": findings.controlled,
         "numbers": findings.numbers,
         **findings.controls,
     }

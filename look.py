@@ -824,7 +824,7 @@ def parser() -> argparse.ArgumentParser:
     of_names = "the files in that folder, row by row: a text file, an .npz with names, split.csv"
     add("--names", type=Path, help=of_names)
     active = "auto, nonzero or top:<share of images>"
-    add("--active", type=interpret.active_rule, default="auto", help=active)
+    add("--active", default="auto", help=active)
     add("--data-root", help="folder of the data sets (default: the run's)")
     out = "folder (default: the run's, else <file>-interpret); of several, a folder in it for each"
     add("--out", type=Path, help=out)
