@@ -786,7 +786,8 @@ def correlation(a: Activations) -> float | None:
 class Embedding:
     """An embedding z (N, K) and what is known of its N images, None where it is not there.
 
-    Lists and tensors become arrays; labels may be those of the prefix "" alone.
+    Lists and tensors become arrays; labels may be those of the prefix "" alone. BadInput where it
+    cannot be measured.
     """
 
     z: np.ndarray | Entries
@@ -808,6 +809,7 @@ class Embedding:
             setattr(self, name, value)
         if not isinstance(self.labels, dict):
             self.labels = {"": self.labels}
+        self.labels = check(self)
 
     @property
     def N(self):
@@ -838,7 +840,6 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     columns, beside of_label's: n, images it is active on; act, their share of all; mean, the sum of
     strengths on them, divided by the number of all; mono, mono_score.
     """
-    own_labels = check(e)
     u = unit(e.z)
     if rule == "auto":
         rule = "nonzero" if isinstance(u, Entries) else f"top:{TOP}"
@@ -851,7 +852,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     if controls:
         vectors = Vectors(e.z if e.features is None else e.features)
     judge = None if e.judge is None else unit_judge(e.judge)
-    labels = prepared(own_labels, vectors)
+    labels = prepared(e.labels, vectors)
     columns, numbers = measure(a, read, labels, judge)
     numbers["corr"] = correlation(a)
     least, largest = ranges(e.z)
@@ -1239,31 +1240,38 @@ def read_embedding(
         need(source.exists(), f"{path} has no embeddings.npz: no run, or one that has not finished")
     arrays = read_arrays(source)
     z = the_array(arrays, "z", 2, source, "the embedding z")
-    e = Embedding(z, title=path.resolve().name)
-    e.images = arrays.get("images")
-    e.names = arrays.get("names")
+    own_labels = {}
     for prefix, key in ("", "y"), ("background_", "background"):
         if key in arrays:
-            e.labels[prefix] = arrays[key]
+            own_labels[prefix] = arrays[key]
     if labels:
-        e.labels[""] = the_array(read_arrays(labels), "y", 1, labels, "the labels y")
-    if not e.labels:
+        own_labels[""] = the_array(read_arrays(labels), "y", 1, labels, "the labels y")
+    if not own_labels:
         unread = {key: a for key, a in arrays.items() if key != "names"}
         others = [f"{key} {a.shape}" for key, a in unread.items() if len(a.shape) == 1]
         if others:
             print(f"{source} has no key y, so no labels; not read: {', '.join(others)}")
-    if "h" in arrays and arrays["h"] is not z:  # the_array gives a lone h as z
-        e.features = arrays["h"]
+    h = arrays.get("h")
+    if h is z:  # the_array gives a lone h as z
+        h = None
     if features:
-        e.features = the_array(read_arrays(features), "h", 2, features, "the features h")
+        h = the_array(read_arrays(features), "h", 2, features, "the features h")
+    of_judge = h
+    judge_name = "" if h is None else "h, the embedding's own features"
     if judge:
-        e.judge = the_array(read_arrays(judge), "h", 2, judge, "the features h")
-        e.judge_name = Path(judge).name
-    elif e.features is not None:
-        e.judge = e.features
-        e.judge_name = "h, the embedding's own features"
+        of_judge = the_array(read_arrays(judge), "h", 2, judge, "the features h")
+        judge_name = Path(judge).name
     try:
-        e.labels = check(e)
+        e = Embedding(
+            z,
+            own_labels,
+            of_judge,
+            judge_name,
+            features=h,
+            images=arrays.get("images"),
+            names=arrays.get("names"),
+            title=path.resolve().name,
+        )
         for what, h in (e.judge_name, e.judge), ("h", e.features):
             if h is not None:
                 need((h != h[0]).any(), f"{what}: the features of all images are equal")
