@@ -12,20 +12,22 @@ and random directions give.
 A dimension is the list of images that it is active on, the strongest first. What it says about
 labels is counted over these lists, so it costs what the active entries cost, and not N times K.
 
-Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NCL]). A dense one has
-more than half of its entries active. With negative entries each of its dimensions becomes two, +k
-and -k, active on the 1 % of the images where z_k is largest and smallest; without, it has +k alone.
---active nonzero or --active top:0.03 decides otherwise. Strength is that of z / |z|, except that a
-dimension which is equal on all images is dead: there it would measure 1 / |z|. Equal means within
-1e-5 of the largest value, or, of float16, within a step of it; images of z = 0 do not count.
+Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NCL]). A dense one is
+an array with more than half of its entries active. With negative entries each of its dimensions
+becomes two, +k and -k, active on the 1 % of the images where z_k is largest and smallest; without,
+it has +k alone. --active nonzero or --active top:0.03 decides otherwise. Strength is that of
+z / |z|. A dimension that is equal on all images is dead: in rows of norm 1 it would vary with the
+length of z, and say nothing of its own. Equal means within 1e-5 of the largest value, or, of
+float16, within a step of it; images of z = 0 do not count.
 
-Cons. of a dimension is the share of its commonest class. It is high by chance where a dimension is
-active on few images, and high without any training of the head where the features are good. So each
-dimension is compared with two curves, at its own number n of images:
+Cons. of a dimension: of the images that it is active on, the share that their commonest class has.
+It is high by chance where a dimension is active on few images, and high without any training of the
+head where the features are good. So each dimension is compared with two curves, at its own number n
+of images:
     chance        Cons. of the first n images in a random order, its mean
     random head   Cons. of the first n images in the order of a random direction of the features h
                   that z is made of (without h: of z), for 200 to 1,000 directions
-Rarity and the number of candidates cancel in both. adj. is (Cons. - chance) / (1 - chance).
+So a rare dimension is compared with what is as rare. adj. is (Cons. - chance) / (1 - chance).
 
 Controls, for what is no function of n alone, each the mean of five draws:
     shuffled      the same dimensions, the labels in random order
@@ -76,13 +78,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ACTIVE = 1e-5  # of a row of norm 1: what is larger counts as active ([NCL])
-DENSE = 0.5  # an embedding with a larger share of active entries is dense
+DENSE = 0.5  # an array with a larger share of active entries is dense
 TOP = 0.01  # of the images: where each half of a dense embedding's dimension is active
 RARE = 0.001  # of the images: a dimension active on fewer is rare
 PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 EXACT = 100  # images: chance of so many and fewer is exact
-ORDERS = 2000  # random orders behind chance of more images; above 50,000 images fewer
-DIRECTIONS = 1000  # random directions behind the curves of a random head; of many images 200
+ORDERS = 2000  # random orders, whose mean is chance of more images; fewer where N > 50,000
+DIRECTIONS = 1000  # random directions that make a random head's curves; fewer where N > 10,000
 USUAL = 0.95  # a dimension stands out that is more consistent than this share of them
 DRAWS = 5  # of each control
 LARGE = 2048  # of more live dimensions a sample is controlled, once
@@ -163,7 +165,7 @@ class Activations:
         return np.arange(len(self.dims)) - self.start[self.dims]
 
     def only(self, dims: np.ndarray | slice):
-        """These dimensions alone, in this order."""
+        """These dimensions alone, in this order (their names are not kept)."""
         n = self.n[dims]
         start = starts(n)
         entries = np.arange(start[-1]) + np.repeat(self.start[dims] - start[:-1], n)
@@ -186,7 +188,7 @@ def lists(entries: Entries, halves=False) -> Activations:
     """Sort entries by dimension, and within a dimension the strongest first."""
     values = entries.values.astype(np.float32)
     # One number to sort by: the dimension in its upper half, and in its lower half the bits of the
-    # strength, which as an integer grow with it. numpy's lexsort takes ten times as long.
+    # strength, which as an integer grow with it. numpy's lexsort takes four times as long.
     bits = torch.from_numpy(np.abs(values)).view(torch.int32)
     order = ((torch.from_numpy(entries.dims) << 32) - bits).argsort(stable=True).numpy()
     n = np.bincount(entries.dims, minlength=entries.K)
@@ -197,19 +199,15 @@ def lists(entries: Entries, halves=False) -> Activations:
 def unit(z: np.ndarray | Entries) -> np.ndarray | Entries:
     """z (N, K) with rows of norm 1, and 0 where a dimension is equal on all images.
 
-    Entries where at most half of it is active, |z_k| > ACTIVE; else an array, float32.
+    Entries of a sparse matrix, or where at most half of it is active, |z_k| > ACTIVE; else an
+    array, float32.
     """
     varies = ~is_constant(z)
     if isinstance(z, Entries):
         squares = np.bincount(z.images, np.square(z.values, dtype=np.float64), z.N)
         norms = np.sqrt(squares).clip(1e-12)
         entries = replace(z, values=z.values / norms[z.images])
-        entries = entries.take((np.abs(entries.values) > ACTIVE) & varies[z.dims])
-        if len(entries.values) <= DENSE * z.N * z.K:
-            return entries
-        rows = np.zeros(z.shape, np.float32)
-        rows[entries.images, entries.dims] = entries.values
-        return rows
+        return entries.take((np.abs(entries.values) > ACTIVE) & varies[z.dims])
     rows = F.normalize(torch.from_numpy(np.array(z, np.float32, order="C"))).numpy()
     rows *= varies
     dense = (np.abs(rows) > ACTIVE).mean() > DENSE
@@ -291,11 +289,12 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
     values = []
     n = []
     for sign in (1, -1) if halves else (1,):
-        for some in pieces(K, N):
-            columns = sign * shuffled[:, some].T.contiguous()  # (width, N)
+        for part in pieces(K, N):
+            columns = sign * shuffled[:, part].T.contiguous()  # (width, N)
             largest, places = columns.topk(most)  # (width, most)
             least = columns.amin(1, keepdim=True)
-            # Strengths are above 0. A list that ends at 0 or below is counted from the least.
+            # Strengths must be above 0. Where a list's last value is not, all are counted from
+            # the dimension's least value.
             strengths = torch.where(largest[:, -1:] <= 0, largest - least, largest)
             kept = largest > least
             images.append(order[places[kept].numpy()])
@@ -318,6 +317,7 @@ def running_consistency(y: np.ndarray, order: np.ndarray) -> np.ndarray:
     first = np.repeat(starts(sizes)[:-1], sizes)  # where the class begins in by_class
     so_far = np.empty_like(numbers)  # how many images up to here have this one's class
     so_far[by_class] = numbers - first
+    # The commonest class of the first n has as many as the largest so_far up to n.
     return np.maximum.accumulate(so_far, out=so_far) / numbers
 
 
@@ -552,8 +552,8 @@ def of_label(a: Activations, label: Label) -> dict[str, np.ndarray]:
     cost = len(label.classes)
     if label.heads is not None:
         cost = max(cost, len(label.heads))
-    parts = [of_few(a.only(some), label) for some in pieces(a.K, cost)]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    found = [of_few(a.only(part), label) for part in pieces(a.K, cost)]
+    return {name: np.concatenate([of_part[name] for of_part in found]) for name in found[0]}
 
 
 def of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
@@ -561,9 +561,9 @@ def of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
     C = len(label.classes)
     counts = class_counts(a, label.y, C)
     mass = class_counts(a, label.y, C, a.strengths)
-    place = a.n.clip(1) - 1  # in a curve
+    place = a.n.clip(1) - 1  # where a curve has Cons. of n images
     chance = label.chance[place]
-    room = (1 - chance).clip(1e-9)
+    room = (1 - chance).clip(1e-9)  # how far above chance Cons. can be
     with np.errstate(divide="ignore", invalid="ignore"):
         cons = consistency(counts)
         entropy = semantic_entropy(mass)
@@ -575,7 +575,8 @@ def of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
     if label.heads is not None:
         heads = label.heads[:, place]  # (directions, K)
         columns["head"] = heads.mean(0, dtype=np.float64)
-        columns["better"] = (heads < cons.astype(np.float32)).mean(0)  # rounded as the curves are
+        # The curves are float32; without rounding, equal shares would differ.
+        columns["better"] = (heads < cons.astype(np.float32)).mean(0)
         columns["lead"] = (cons - columns["head"]) / room
     columns |= {"entropy": entropy, "best": best, "f1": f1.max(0), "phi": phi}
     columns["ap"] = average_precision(a, label.y, best)
@@ -601,11 +602,12 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     C = y.max() + 1
     halves = random_half(a.N), ~random_half(a.N)
     sizes = [np.bincount(y[half], minlength=C) for half in halves]
-    highest = []  # of each part (2, C, 1): the largest F1 on either half
-    judged = []  # and the F1 of the same dimension on the other half
-    for some in pieces(a.K, C):
-        part = a.only(some)
-        counts = [class_counts(part, y, C, half[part.images]) for half in halves]
+    # Of each part of the dimensions the best one on either half; then the best of the parts.
+    highest = []  # (2, C, 1): the largest F1 on either half
+    judged = []  # (2, C, 1): the F1 of the same dimension on the other half
+    for part in pieces(a.K, C):
+        few = a.only(part)
+        counts = [class_counts(few, y, C, half[few.images]) for half in halves]
         with np.errstate(divide="ignore", invalid="ignore"):
             f1 = [f1_scores(*of_half) for of_half in zip(counts, sizes)]
         f1 = np.nan_to_num(f1)  # (2, C, width)
@@ -673,10 +675,10 @@ def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.nda
         sums = (one_hot.T @ torch.from_numpy(z[among]).double()).numpy()
     everything = sums.sum(0)
     chosen = []
-    for some in pieces(len(sizes), K):
-        size = sizes[some, None]
-        of_class = sums[some] / size.clip(1)
-        of_rest = (everything - sums[some]) / (len(among) - size).clip(1)
+    for part in pieces(len(sizes), K):
+        size = sizes[part, None]
+        of_class = sums[part] / size.clip(1)
+        of_rest = (everything - sums[part]) / (len(among) - size).clip(1)
         difference = torch.from_numpy(np.abs(of_class - of_rest))
         chosen.append(difference.topk(min(most, K)).indices.numpy())
     return np.concatenate(chosen)
@@ -948,7 +950,8 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
     for seed in progress(range(1, draws + 1), "controls, draws"):
         found = {}
         if labels:
-            order = np.random.default_rng(seed).permutation(a.N)  # with seed 0 it is random_half's
+            # Seed 0 would shuffle along the halves of best_dimensions.
+            order = np.random.default_rng(seed).permutation(a.N)
             mixed = {key: replace(label, y=label.y[order]) for key, label in labels.items()}
             found["shuffled"] = measure(a, None, mixed, None)[1]
         for name, source in sources.items():
@@ -988,9 +991,9 @@ def along_directions(vectors: Vectors, basis: Tensor, n: np.ndarray, from_smalle
     """Direction j of the basis, active on the n[j] images where it is largest."""
     images = []
     values = []
-    for some in progress(pieces(len(n), vectors.N), "directions"):
-        along = vectors.along(basis[:, some]).T.contiguous()  # (width, N)
-        for row, most in zip(along, n[some].tolist()):
+    for part in progress(pieces(len(n), vectors.N), "directions"):
+        along = vectors.along(basis[:, part]).T.contiguous()  # (width, N)
+        for row, most in zip(along, n[part].tolist()):
             strengths, places = row.topk(most)
             if from_smallest and most:
                 strengths = strengths - strengths[-1]
