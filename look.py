@@ -19,14 +19,7 @@ top_images.png       the ten most active dimensions, a column each under its num
                      images ([NCL] Fig. 1a, b)
 active_images.png    the same columns: all images that a dimension is active on, evenly spread
 
-and of a run, with matplotlib:
-dimensions.png       correlation of random dimensions ([NCL] Fig. 3c), activations (Fig. 1c, d),
-                     active ones per image
-selection.png        after tools/selection.py: P@10 and probe with the m most active dimensions
-collapse.png         simsiam.py: the collapse indicator over the epochs ([SimSiam] Fig. 2)
-spectra.png          sparsehead.py, several runs of any file: eigenvalues of the covariances
-                     (--head none, linear and mlp together: [SparseHead] Fig. 1)
-<experiment>.png     a folder of sparse_coding.py: minimum max-cosine and loss over training
+tools/draw.py draws the papers' figures of a run.
 """
 
 import argparse
@@ -932,44 +925,21 @@ def write_page(source: Source, shown: list[Source], command: str) -> None:
     print(f"open {path} in a browser ({len(text) / 1e6:.1f} MB)")
 
 
-def drawing():
-    """tools/draw.py as a module; ImportError where it or matplotlib is missing."""
-    sys.path.append(str(ASSETS.parent / "tools"))
-    import draw
-
-    return draw
-
-
-def draw_landscapes(draw, folders: list[Path]) -> None:
-    """The pictures of folders of sparse_coding.py; BadInput where there are none."""
-    for folder in folders:
-        drawn = draw.landscapes_of_run(folder)
-        need(drawn, f"{folder / 'curves.npz'} has the curves of no experiment of sparse_coding.py")
-        print(f"wrote {', '.join(drawn)} into {folder}")
-
-
 def main(argv=None):
     if argv is None:
         argv = sys.argv[1:]
     args = parser().parse_args(argv)
     command = shlex.join(["python", "look.py", *argv])
-    landscapes = [path for path in args.sources if (path / "curves.npz").exists()]
-    paths = [path for path in args.sources if path not in landscapes]
-    for path in paths:
+    for path in args.sources:
         need(path.exists(), f"{path} is not there")
-    if not paths:
-        for flag in "labels", "features", "judge", "classes", "images", "names", "data_root", "out":
-            given = getattr(args, flag) is not None
-            flag = f"--{flag.replace('_', '-')}"
-            need(not given, f"{flag} is of embeddings; {landscapes[0]} is of sparse_coding.py")
     need(args.images or not args.names, "--names names the files of --images, a folder")
     template()  # or says that it is missing, before anything is measured
 
     sources = []
-    for path, folder in zip(paths, folders(paths, args.out)):
+    for path, folder in zip(args.sources, folders(args.sources, args.out)):
         interpret.check_folder(folder)
         sources.append(read(path, folder, args))
-    if args.images and sources:
+    if args.images:
         give_images(sources, args.images, args.names)
     for source in sources:
         write(source, args.active)
@@ -978,20 +948,6 @@ def main(argv=None):
         if source is sources[0]:
             shown = [one for one in sources if same_images(source.embedding, one.embedding)]
         write_page(source, shown, command)
-
-    of_runs = [source for source in sources if source.config]
-    runs = [(source.path, source.config, source.arrays) for source in of_runs]
-    if not runs and not landscapes:
-        return
-    try:
-        draw = drawing()
-    except ImportError as error:
-        text = f"the other pictures need tools/draw.py and matplotlib ({error})"
-        need(sources, text)
-        print(text)
-        return
-    draw_landscapes(draw, landscapes)
-    draw.pictures(runs, [source.folder for source in of_runs])
 
 
 if __name__ == "__main__":

@@ -1131,7 +1131,7 @@ def main(argv=None):
     print(
         "Max-cosines: mean and std over seeds. agrees: within 0.1 of the paper's number, high: at "
         "least 0.8, low: at most 0.65, falls: by 0.05 or more.\n"
-        f"python look.py {folder} draws the curves."
+        f"python tools/draw.py {folder} draws the curves."
     )
 
 

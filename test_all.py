@@ -3065,8 +3065,8 @@ REFUSED = {
         "look.py e.npz --images x",
         "cannot be read as an image",
     ),
-    "no archive of curves": ({"run/curves.npz": b"no"}, "look.py run", "curves.npz cannot be read"),
-    "no experiment": ({"run/curves.npz": dict(a=Z)}, "look.py run", "curves of no experiment"),
+    "no archive of curves": ({"run/curves.npz": b"no"}, "draw.py run", "curves.npz cannot be read"),
+    "no experiment": ({"run/curves.npz": dict(a=Z)}, "draw.py run", "curves of no experiment"),
     # sae.py, sparse_coding.py
     "no source": ({}, "sae.py", "whose features"),
     "no run of an image method": ({}, "sae.py nowhere", "no run of an image method"),

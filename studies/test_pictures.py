@@ -3,6 +3,7 @@
 What is planted hangs on every name that leads to it, so that no two numbers are equal.
 """
 
+import shutil
 import zlib
 from importlib import import_module
 from pathlib import Path
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import interpret
 import look
 import sparsehead
-from conftest import write_files
+from conftest import run_program, write_files
 
 import numpy as np
 import pandas
@@ -370,7 +371,20 @@ def test_a_picture_shows_its_numbers(picture, tmp_path, monkeypatch):
                 np.testing.assert_allclose(np.asarray(own, float), other, 1e-4, 1e-5, err_msg=key)
 
 
-# ------------------------------------------------------------------- what draw.py calls the runs
+# -------------------------------------------------------------------------- draw.py as a program
+def test_pictures_go_into_their_runs_folders(run_of, tmp_path):
+    folders = {"ncl": {"dimensions", "spectra"}, "simsiam": {"dimensions", "collapse"}}
+    for method in folders:
+        shutil.copytree(run_of(method), tmp_path / method)
+    curves = {"fig4/noncl/lr_times_steps": [1, 2], "fig4/noncl/min": np.ones((2, 3))}
+    curves["fig4/noncl/loss"] = np.ones((2, 3))
+    write_files(tmp_path, {"landscape/curves.npz": curves})
+    folders["landscape"] = {"fig4"}
+    run_program("draw.py", *[tmp_path / folder for folder in folders])
+    for folder, pictures in folders.items():
+        assert {path.stem for path in (tmp_path / folder).glob("*.png")} == pictures
+
+
 @pytest.mark.parametrize(
     "runs, titles",
     [

@@ -1,4 +1,17 @@
-"""look.py's pictures that need matplotlib, each of what finished runs left in their folders."""
+"""Pictures of what finished runs left, into their folders.
+
+    python tools/draw.py runs/<run> [...]      needs matplotlib
+
+dimensions.png       correlation of random dimensions ([NCL] Fig. 3c), activations (Fig. 1c, d),
+                     active ones per image
+selection.png        after tools/selection.py: P@10 and probe with the m most active dimensions
+collapse.png         simsiam.py: the collapse indicator over the epochs ([SimSiam] Fig. 2)
+spectra.png          sparsehead.py, several runs of any file: eigenvalues of the covariances
+                     (--head none, linear and mlp together: [SparseHead] Fig. 1)
+<experiment>.png     a folder of sparse_coding.py: minimum max-cosine and loss over training
+
+What compares runs goes into the folder of the first.
+"""
 
 import argparse
 import json
@@ -15,6 +28,8 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+import look  # noqa: E402
+from common import need  # noqa: E402
 from sparsehead import effective_rank, min_max_ratio, spectrum  # noqa: E402
 
 from runs import drawable, read_json  # noqa: E402
@@ -25,11 +40,10 @@ try:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 except ImportError as error:
-    if __name__ != "__main__":  # which draws nothing
-        raise ImportError(f"{error}: pip install matplotlib") from error
+    sys.exit(f"draw.py: error: {error}: pip install matplotlib")
 
 
-# What seeds of one recipe may differ in, and what look.py adds to the settings.
+# What seeds of one recipe may differ in, and what look.read_run adds to the settings.
 OF_A_CALL = {"device", "out", "resume", "data_root", "compile"}
 OF_ONE_RUN = OF_A_CALL | {"seed", "command", "commit", "date", "hardware", "torch"}
 OF_LOOK = {"lines", "words"}
@@ -235,22 +249,21 @@ def as_seeds(runs: list[tuple[Path, dict, dict]]) -> dict[str, list[dict]]:
     return records
 
 
-def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]], places: list[Path]) -> None:
+def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]]) -> None:
     """All pictures of runs of image methods.
 
     selection.png has the runs with the first one's data set and K, those of one recipe as seeds.
 
     runs: (folder, config with metrics.jsonl as "lines", arrays)
-    places: the folder for the pictures of each; what compares runs goes into the first
     """
     if not runs:
         return
-    _, first_config, first_arrays = runs[0]
+    first_folder, first_config, first_arrays = runs[0]
     with_selection = []  # (folder, config, final record)
-    for place, (folder, config, arrays) in zip(places, runs):
-        dimensions(place / "dimensions.png", arrays["z"])
+    for folder, config, arrays in runs:
+        dimensions(folder / "dimensions.png", arrays["z"])
         if config["method"] == "simsiam":
-            collapse(place / "collapse.png", config["lines"])
+            collapse(folder / "collapse.png", config["lines"])
         chosen = folder / "selection.json"
         selected = read_json(chosen) if chosen.exists() else {}
         last = config["lines"][-1] | selected
@@ -260,10 +273,10 @@ def pictures(runs: list[tuple[Path, dict, dict[str, Tensor]]], places: list[Path
             with_selection.append((folder, config, last))
     if with_selection:
         K = first_arrays["z"].shape[1]
-        selection(places[0] / "selection.png", as_seeds(with_selection), K)
+        selection(first_folder / "selection.png", as_seeds(with_selection), K)
     if len(runs) > 1 or first_config["method"] == "sparsehead":
         arrays = [arrays for _, _, arrays in runs]
-        spectra(places[0] / "spectra.png", dict(zip(titles(runs), arrays)))
+        spectra(first_folder / "spectra.png", dict(zip(titles(runs), arrays)))
 
 
 # ------------------------------------------------------------------------------- sparse_coding.py's
@@ -334,11 +347,26 @@ def draw_experiment(path: Path, experiment: str, settings: list[str], curves: di
     save(figure, path)
 
 
-# -------------------------------------------------------------------------------------- no program
+# ------------------------------------------------------------------------------------- the program
+def main(argv=None):
+    flags = argparse.ArgumentParser(
+        prog="draw.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    flags.add_argument("runs", nargs="+", type=Path, help="folders of runs")
+    args = flags.parse_args(argv)
+    runs = []
+    for folder in args.runs:
+        if (folder / "curves.npz").exists():
+            drawn = landscapes_of_run(folder)
+            need(drawn, f"{folder / 'curves.npz'} has the curves of no experiment")
+            print(f"wrote {', '.join(drawn)} into {folder}")
+        else:
+            runs.append((folder, *look.read_run(folder)))
+    pictures(runs)
+
+
 if __name__ == "__main__":
-    about = "no program: python look.py runs/<run> draws with it, after pip install matplotlib"
-    flags = argparse.ArgumentParser(prog="draw.py", usage=argparse.SUPPRESS, description=about)
-    _, unknown = flags.parse_known_args()
-    if unknown:
-        flags.error(f"{about}; {unknown[0]} is not known")
-    print(f"draw.py: {about}")
+    common.launch(main, look.BadInput)

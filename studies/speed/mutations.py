@@ -61,7 +61,7 @@ INPUTS = {  # what it is: the damaged file, who reads it, and where its numbers 
     "z .safetensors": ("z.safetensors", INTERPRET.format("z.safetensors"), "new/interpret.json"),
     "z .pt": ("z.pt", INTERPRET.format("z.pt"), "new/interpret.json"),
     "z sparse": ("sparse.npz", INTERPRET.format("sparse.npz"), "new/interpret.json"),
-    "curves, look.py": ("noted/curves.npz", "look.py noted", "noted/results.json"),
+    "curves, draw.py": ("noted/curves.npz", "tools/draw.py noted", "noted/results.json"),
     "picture": (
         "pictures/7.png",
         "look.py z.npz --images pictures --out new",
