@@ -15,9 +15,6 @@ the image files are in the order of --names, else of `names` beside z, else of t
 
 look.html            dimensions, images, and the words that tools/words.py found: one offline file
 dimensions.csv       interpret.py's numbers, a row for each dimension, the most active first
-top_images.png       the ten most active dimensions, a column each under its number: their strongest
-                     images ([NCL] Fig. 1a, b)
-active_images.png    the same columns: all images that a dimension is active on, evenly spread
 
 tools/draw.py draws the papers' figures of a run.
 """
@@ -46,9 +43,7 @@ from interpret import Activations, BadInput, need
 import numpy as np
 import torch
 import torch.nn.functional as F
-import torchvision
 import torchvision.transforms.v2.functional as TF
-from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 ASSETS = Path(__file__).parent / "assets"
@@ -322,42 +317,6 @@ def squares_of(images: np.ndarray | Files, chosen: np.ndarray) -> Tensor:
         central = TF.center_crop(part.expand(-1, 3, -1, -1), [short, short])
         tiles.append(TF.resize(central, [side, side]))
     return torch.cat(tiles)
-
-
-def draw_images(folder: Path, images: np.ndarray | Files, a: Activations) -> None:
-    """top_images.png and active_images.png of the ten dimensions with the largest mean."""
-    totals = np.bincount(a.dims, a.strengths, a.K)  # N times the means
-    live = int((a.n > 0).sum())
-    if live == 0:  # as of an embedding that has collapsed to a point
-        return
-    shown_dims = np.argsort(-totals, kind="stable")[: min(10, live)]
-    rows = min(8, a.N)
-    for name in "top_images", "active_images":
-        chosen = []
-        for k in shown_dims:
-            last = a.n[k] - 1
-            if name == "top_images":
-                places = np.arange(rows).clip(max=last)  # of less than 8 the last again
-            else:
-                places = (np.linspace(0, 1, rows) * last).astype(int)
-            chosen.append(a.images[a.start[k] + places])
-        tiles = squares_of(images, np.stack(chosen, 1).ravel()).float() / 255
-        grid = torchvision.utils.make_grid(tiles, nrow=len(shown_dims), pad_value=1)
-        scale = max(1, LARGEST // tiles.shape[-1])  # small images are enlarged, pixel by pixel
-        grid = grid.repeat_interleave(scale, 1).repeat_interleave(scale, 2)
-        heads = [a.name(int(k)) for k in shown_dims]
-        under_heads(grid, heads).save(folder / f"{name}.png")
-
-
-def under_heads(grid: Tensor, heads: list[str], height=24) -> Image.Image:
-    """A picture (3, H, W) in [0, 1] of as many columns as heads, each under its head."""
-    picture = TF.to_pil_image(F.pad(grid, (0, 0, height, 0), value=1))
-    pen = ImageDraw.Draw(picture)
-    font = ImageFont.load_default()
-    for i, head in enumerate(heads):
-        middle = (i + 0.5) * picture.width / len(heads)
-        pen.text((middle - pen.textlength(head, font) / 2, 6), head, "black", font)
-    return picture
 
 
 # ------------------------------------------------------------------------- what the page is made of
@@ -906,15 +865,13 @@ def give_images(sources: list[Source], path: Path, names: Path | None) -> None:
 
 
 def write(source: Source, rule: str) -> None:
-    """Measure what was read; write its table, and pictures where there are images."""
+    """Measure what was read, and write its table."""
     e = source.embedding
     print(f"{e.title}: measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     source.findings = interpret.interpret(e, rule)
     source.folder.mkdir(parents=True, exist_ok=True)
     names = source.names.get("", {})
     interpret.write_csv(source.folder / "dimensions.csv", source.findings, names)
-    if e.images is not None:
-        draw_images(source.folder, e.images, source.findings.activations)
 
 
 def write_page(source: Source, shown: list[Source], command: str) -> None:

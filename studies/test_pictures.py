@@ -9,8 +9,6 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
-import interpret
-import look
 import sparsehead
 from conftest import run_program, write_files
 
@@ -18,7 +16,6 @@ import numpy as np
 import pandas
 import pytest
 import torch
-from PIL import Image
 from scipy import stats
 
 plt = pytest.importorskip("matplotlib.pyplot")
@@ -327,29 +324,8 @@ def shifted_images(place, patch):
     return expected
 
 
-def grids_of_images(place, patch):
-    """0 is active on all of twenty images, the last the strongest; 1 on none; 2, more, on three."""
-    lists = np.array([*range(19, -1, -1), 7, 9, 4])
-    a = interpret.Activations(lists, np.repeat([1, 9], [20, 3]), np.array([0, 20, 20, 23]), 20)
-    images = np.full((20, 3, 64, 64), 10 * np.arange(20)[:, None, None, None], np.uint8)
-    look.draw_images(place, images, a)
-    for name, wanted in {
-        "top_images": [[7, 9, *[4] * 6], [19, 18, 17, 16, 15, 14, 13, 12]],
-        "active_images": [[*[7] * 4, 9, 9, 9, 4], [19, 17, 14, 11, 9, 6, 3, 0]],
-    }.items():
-        pixels = np.asarray(Image.open(place / f"{name}.png"))[:, :, 0]
-        middles = pixels[24 + 34 :: 66, 34::66]  # of tiles of 66 pixels, below a line of text
-        assert (middles.T // 10).tolist() == wanted
-        heads = look.under_heads(torch.ones(3, pixels.shape[0] - 24, pixels.shape[1]), ["2", "0"])
-        assert np.array_equal(pixels[:24], np.asarray(heads)[:24, :, 0])
-    left, middle, right = np.split(np.array(look.under_heads(torch.ones(3, 9, 90), [*"787"])), 3, 1)
-    assert np.array_equal(left, right)
-    assert not np.array_equal(left, middle)
-    return []
-
-
 PICTURES = [cifar100, landscape, dictionaries, claims, simsiam, gates]
-PICTURES += [one_run, some_runs, landscapes, shifted_images, grids_of_images]
+PICTURES += [one_run, some_runs, landscapes, shifted_images]
 
 
 @pytest.mark.parametrize("picture", PICTURES, ids=lambda picture: picture.__name__)
