@@ -44,6 +44,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import torchvision.transforms.v2.functional as TF
+from PIL import Image
 from torch import Tensor
 
 ASSETS = Path(__file__).parent / "assets"
@@ -81,6 +82,7 @@ class Source:
     names: dict[str, dict[int, str]]  # of classes by their numbers, of each label by its prefix
     config: dict = dataclasses.field(default_factory=dict)  # of a run
     arrays: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # of a run
+    tiles: Tensor | None = None  # (P, 3, side, side), the images of the page
     findings: interpret.Findings | None = None
 
 
@@ -182,40 +184,38 @@ def known_names(config: dict, root: str, given: Path | None) -> dict[str, list[s
 
 
 # ------------------------------------------------------------------------------- reading pictures
-# Images are an array (N, 1 or 3, H, W) uint8, which may be memory-mapped, or Files.
-class Files:
-    """Image files as the images of an embedding, of which each is read once."""
+def image_at(images: np.ndarray | list[Path], i: int) -> Image.Image:
+    """One image of an array or of image files, in RGB; BadInput: it cannot be read.
 
-    def __init__(self, files: list[Path]):
-        self.files = files
-        self.shape = (len(files),)
-        self.squares = {}  # of an image its central square, at most LARGEST pixels wide
-
-    def __len__(self):
-        return len(self.files)
-
-    def tiles(self, chosen: np.ndarray) -> Tensor:
-        """The central squares of the chosen images, all enlarged to the largest of them."""
-        missing = [i for i in dict.fromkeys(chosen.tolist()) if i not in self.squares]
-        with ThreadPoolExecutor() as pool:
-            squares = pool.map(self.square, missing)
-            for i in interpret.progress(missing, "reading images"):
-                self.squares[i] = next(squares)
-        tiles = [self.squares[i] for i in chosen.tolist()]
-        side = max(tile.shape[-1] for tile in tiles)
-        return torch.stack([TF.resize(tile, [side, side]) for tile in tiles])
-
-    def square(self, i: int) -> Tensor:
-        """The central square of an image file (3, side, side) uint8; BadInput: it has none."""
-        try:
-            picture = image_files.read(self.files[i], at_least=2 * LARGEST)
-        except Exception as error:  # what a damaged image may raise is not listed anywhere
-            reason = f"{type(error).__name__}: {error}"
-            raise BadInput(f"{self.files[i]} cannot be read as an image ({reason})") from None
-        return TF.pil_to_tensor(image_files.square(picture, min(LARGEST, *picture.size)))
+    The array is (N, H, W) or (N, H, W, 3) uint8, and may be memory-mapped.
+    """
+    if isinstance(images, np.ndarray):
+        return Image.fromarray(np.ascontiguousarray(images[i])).convert("RGB")
+    try:
+        return image_files.read(images[i], at_least=2 * LARGEST)
+    except Exception as error:  # what a damaged image may raise is not listed anywhere
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{images[i]} cannot be read as an image ({reason})") from None
 
 
-def read_images(path: Path, given: Path | None, e: interpret.Embedding) -> np.ndarray | Files:
+def squares(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
+    """The central squares of the chosen images, (n, 3, side, side) uint8.
+
+    A square has at most LARGEST pixels a side; all are enlarged to the largest of them.
+    """
+
+    def square(i: int) -> Tensor:
+        image = image_at(images, i)
+        return TF.pil_to_tensor(image_files.square(image, min(LARGEST, *image.size)))
+
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(square, chosen.tolist())
+        tiles = [next(found) for _ in interpret.progress(chosen, "reading images")]
+    side = max(tile.shape[-1] for tile in tiles)
+    return torch.stack([TF.resize(tile, [side, side]) for tile in tiles])
+
+
+def read_images(path: Path, given: Path | None, e: interpret.Embedding) -> np.ndarray | list[Path]:
     """The images of the embedding in a file of arrays, or in a folder of image files.
 
     given: a file that names the image files, row by row. BadInput for what is missing or unclear.
@@ -232,7 +232,7 @@ def read_images(path: Path, given: Path | None, e: interpret.Embedding) -> np.nd
         for row, name in enumerate(names):
             need((path / name).is_file(), f"{path / name}, of row {row}, is not there")
         print(f"{path}: {len(names):,} images in the order {order}: {', '.join(names[:3])}, ...")
-        return Files([path / name for name in names])
+        return [path / name for name in names]
     need(not given, f"--names {given} is of image files; {path} is not a folder")
     arrays = interpret.read_arrays(path)
     fitting = []
@@ -247,7 +247,7 @@ def read_images(path: Path, given: Path | None, e: interpret.Embedding) -> np.nd
         fitting = [arrays["images"]]
     shapes = ", ".join(shapes) or "none"
     need(len(fitting) == 1, f"{path}: which array is the images? There are: {shapes}")
-    return channels_first(fitting[0], path)
+    return channels_last(fitting[0], path)
 
 
 def names_of_files(given: Path | None, e: interpret.Embedding) -> list[str] | None:
@@ -292,31 +292,17 @@ def need_one_order(folder: Path, names: list[str]) -> None:
             need(one == other, f"{text}: say with --names, a text file, which row of z is which")
 
 
-def channels_first(images: np.ndarray, path: Path) -> np.ndarray:
-    """Images (N, H, W, 3), (N, 3, H, W) or grey as (N, 1 or 3, H, W); BadInput for other arrays."""
+def channels_last(images: np.ndarray, path: Path) -> np.ndarray:
+    """Images as image_at takes them, of (N, 3, H, W) and the like; BadInput for other arrays."""
     need(images.dtype == np.uint8, f"{path}: images are {images.dtype}; they must be uint8")
-    if images.ndim == 3:
-        return images[:, None]
-    if images.ndim == 4 and images.shape[3] in (1, 3):
-        return images.transpose(0, 3, 1, 2)
-    if images.ndim == 4 and images.shape[1] in (1, 3):
-        return images
+    if images.ndim == 4 and images.shape[3] not in (1, 3) and images.shape[1] in (1, 3):
+        images = images.transpose(0, 2, 3, 1)
+    if images.ndim == 4 and images.shape[3] == 1:
+        images = images[..., 0]
     forms = "(N, H, W, 3), (N, 3, H, W) or (N, H, W)"
-    raise BadInput(f"{path}: images have shape {images.shape}; it must be {forms}")
-
-
-def squares_of(images: np.ndarray | Files, chosen: np.ndarray) -> Tensor:
-    """The central squares of the chosen images: (n, 3, side, side) uint8, side at most LARGEST."""
-    if isinstance(images, Files):
-        return images.tiles(chosen)
-    tiles = []
-    short = min(images.shape[2:])
-    side = min(LARGEST, short)
-    for first in range(0, len(chosen), 500):
-        part = torch.from_numpy(np.array(images[chosen[first : first + 500]]))
-        central = TF.center_crop(part.expand(-1, 3, -1, -1), [short, short])
-        tiles.append(TF.resize(central, [side, side]))
-    return torch.cat(tiles)
+    good = images.ndim == 3 or (images.ndim == 4 and images.shape[3] == 3)
+    need(good, f"{path}: images have shape {images.shape}; it must be {forms}")
+    return images
 
 
 # ------------------------------------------------------------------------- what the page is made of
@@ -708,6 +694,7 @@ def page(sources: list[Source], command: str) -> str:
     first = sources[0].embedding
     labels = sources[0].findings.labels
     chosen = random_images(first.N)
+    tiles = sources[0].tiles
     arrays = {"images": chosen, "counts": counts_of_curves(first.N)}
     names = []
     for q, (prefix, label) in enumerate(labels.items()):
@@ -724,8 +711,8 @@ def page(sources: list[Source], command: str) -> str:
     where, numbers = binary(arrays)
     geometry = None
     sheets = []
-    if first.images is not None:
-        geometry, sheets = sprites(squares_of(first.images, chosen))
+    if tiles is not None:
+        geometry, sheets = sprites(tiles)
     meta = {
         "N": first.N,
         "labels": names,
@@ -806,13 +793,12 @@ def read(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     else:
         source = read_folder(path, folder, args)
     e = source.embedding
-    if args.images:
-        e.images = None
-    elif source.config:
+    images = e.images
+    if source.config and not args.images:
         root = args.data_root or source.config["data_root"]
-        e.images = images_of(source.config, source.arrays, root).numpy()
-    elif e.images is not None:
-        e.images = channels_first(e.images, path)
+        images = images_of(source.config, source.arrays, root).numpy()
+    if images is not None and not args.images:
+        source.tiles = squares(channels_last(images, path), random_images(e.N))
     return source
 
 
@@ -838,16 +824,16 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     return Source(path, folder, e, names, config, arrays)
 
 
-def same_images(one: interpret.Embedding, other: interpret.Embedding) -> bool:
-    """Whether two embeddings are of the same images, as far as labels and images tell."""
-    if one.N != other.N or one.labels.keys() != other.labels.keys():
+def same_images(one: Source, other: Source) -> bool:
+    """Whether two embeddings are of the same images, as far as labels and pictures tell."""
+    a = one.embedding
+    b = other.embedding
+    if a.N != b.N or a.labels.keys() != b.labels.keys():
         return False
-    for prefix, y in one.labels.items():
-        if not np.array_equal(y, other.labels[prefix]):
+    for prefix, y in a.labels.items():
+        if not np.array_equal(y, b.labels[prefix]):
             return False
-    if one.images is None or other.images is None or one.images is other.images:
-        return True
-    return np.array_equal(one.images, other.images)
+    return one.tiles is None or other.tiles is None or torch.equal(one.tiles, other.tiles)
 
 
 def give_images(sources: list[Source], path: Path, names: Path | None) -> None:
@@ -859,9 +845,9 @@ def give_images(sources: list[Source], path: Path, names: Path | None) -> None:
         need(len(images) == e.N, f"{source.path}: z has {e.N} rows, {path} has {len(images)}")
         same = names or not path.is_dir() or np.array_equal(e.names, first.names)
         need(same, f"{source.path} has other 'names' of its images: give --names, or show it alone")
-        e.images = images
-    if isinstance(images, Files):
-        images.tiles(random_images(first.N))  # or says now that one cannot be read
+    tiles = squares(images, random_images(first.N))
+    for source in sources:
+        source.tiles = tiles
 
 
 def write(source: Source, rule: str) -> None:
@@ -903,7 +889,7 @@ def main(argv=None):
     for source in sources:
         shown = [source]
         if source is sources[0]:
-            shown = [one for one in sources if same_images(source.embedding, one.embedding)]
+            shown = [one for one in sources if same_images(source, one)]
         write_page(source, shown, command)
 
 
