@@ -454,62 +454,29 @@ def compared_with(label: interpret.Label, n: np.ndarray) -> dict[str, np.ndarray
     }
 
 
-def strongest_of_dense(rows: np.ndarray, halves: bool, kept: np.ndarray):
-    """Of rows (P, K) the TOP strongest of the dimensions kept: places among them, values."""
-    index = []
-    values = []
-    for part in torch.from_numpy(rows).split(1000):
-        if halves:
-            part = torch.cat([part, -part], 1).clamp(min=0)
-        part = part[:, kept]
-        _, places = part.abs().topk(min(TOP, len(kept)))
-        index.append(places)
-        values.append(part.gather(1, places))
-    return torch.cat(index).numpy(), torch.cat(values).numpy()
-
-
-def strongest_of_sparse(u: interpret.Entries, halves: bool, kept: np.ndarray, chosen: np.ndarray):
-    """The same of the chosen rows of a sparse u (N, K)."""
-    dims = u.dims
-    values = u.values
-    if halves:
-        dims = np.where(values < 0, dims + u.K, dims)
-        values = np.abs(values)
-    place = np.full(u.K * (1 + halves), -1)  # among those kept
-    place[kept] = np.arange(len(kept))
-    turned = interpret.Entries(place[dims], u.images, values, len(kept), u.N)
-    lists = interpret.lists(turned.take(turned.images >= 0))  # of each image its dimensions
-    a = lists.only(chosen)
-    most = min(TOP, len(kept))
-    top = a.ranks < most
-    index = np.zeros((len(chosen), most), int)
-    strongest = np.zeros(index.shape, np.float32)
-    index[a.dims[top], a.ranks[top]] = a.images[top]
-    strongest[a.dims[top], a.ranks[top]] = a.values[top]
-    return index, strongest
-
-
 def of_images(
-    e: interpret.Embedding, a: Activations, kept: np.ndarray, chosen: np.ndarray
+    e: interpret.Embedding, a: Activations, own: Activations, chosen: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What the page shows of the chosen images, P rows each.
+    """What the page shows of the chosen images, P rows each. own: the page's D of a's dimensions.
 
-    dims       (P, TOP) the strongest dimensions, as places among the D kept; D: none
-    size       (P, TOP) their values, of half-dimensions without a sign: 32,767 is the largest
+    dims       (P, TOP) the strongest of own that it activates, as places among them; D: none
+    size       (P, TOP) their values: 32,767 is the largest
     largest    (P,) the largest |value|
-    actives    (P,) how many dimensions are active, of all
+    actives    (P,) how many dimensions of a it activates
     near       (P, NEAR) the nearest images by cosine in z, of a sparse z in the judge's features
     close      (P, NEAR) their cosines: 32,767 is 1
     """
-    u = interpret.unit(e.z)
-    if isinstance(u, interpret.Entries):
-        index, values = strongest_of_sparse(u, a.halves, kept, chosen)
-    else:
-        index, values = strongest_of_dense(u[chosen], a.halves, kept)
+    turned = interpret.Entries(own.dims, own.images, own.values, own.K, own.N)
+    lists = interpret.lists(turned).only(chosen)  # of each image its dimensions
+    top = lists.ranks < min(TOP, own.K)
+    cells = lists.dims[top], lists.ranks[top]
+    dims = np.full((len(chosen), min(TOP, own.K)), own.K)
+    dims[cells] = lists.images[top]
+    values = np.zeros(dims.shape)
+    values[cells] = lists.values[top]
     largest = np.abs(values).max(1)
-    active = np.abs(values) > interpret.ACTIVE
     found = {
-        "dims": np.where(active, index, len(kept)),
+        "dims": dims,
         "size": (32767 * values / largest[:, None].clip(1e-12)).round().astype(int),
         "largest": largest,
         "actives": np.bincount(a.images, minlength=a.N)[chosen],
@@ -603,7 +570,7 @@ def of_source(source: Source, chosen: np.ndarray) -> tuple[dict, dict[str, np.nd
     own = findings.activations.only(kept)
     arrays = {name: column[kept] for name, column in findings.columns.items()}
     arrays |= of_dimensions(own, chosen, findings.labels)
-    arrays |= of_images(source.embedding, findings.activations, kept, chosen)
+    arrays |= of_images(source.embedding, findings.activations, own, chosen)
     for prefix, label in findings.labels.items():
         for name, curve in compared_with(label, counts_of_curves(own.N)).items():
             arrays[f"{prefix}{name}_curve"] = curve
@@ -637,7 +604,6 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
         "dataset": config.get("dataset", ""),
         "K": a.K,
         "halves": a.halves,
-        "by_rank": findings.rule != "nonzero",
         "dims": [a.name(int(k)) for k in kept],
         "top": min(TOP, len(kept)),
         "partners": min(PARTNERS, len(kept)),

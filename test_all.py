@@ -3395,7 +3395,7 @@ def source_on_page(e, findings, rule, arrays, r):
     found = {name: column[kept] for name, column in columns.items()}
     lists = [lists[k] for k in kept]
     own, active = dimensions_of_page(u[:, kept], lists, set(chosen.tolist()), at_random)
-    found |= own | images_of_page(u[:, kept], actives, chosen, features, near)
+    found |= own | images_of_page(u[:, kept] * active, actives, chosen, features, near)
     for prefix, label in findings.labels.items():
         classes = np.arange(len(label.classes))
         found[f"{prefix}count"] = active.T @ (label.y[:, None] == classes)
@@ -3508,7 +3508,7 @@ ROUNDED_ON_PAGE = {"value": 0.51, "size": 0.51, "close": 0.51}
 def facts_on_page(e, findings, names, K, command):
     """What a page says of a run or file."""
     of_h = e.features is not None and "--judge" not in command
-    fact = dict(name=e.title, K=K, halves=K > e.K, by_rank=findings.rule != "nonzero")
+    fact = dict(name=e.title, K=K, halves=K > e.K)
     fact |= dict(dims=names, top=min(32, len(names)), partners=min(8, len(names)))
     fact |= dict(about=interpret.about(e, findings), words=None, is_run=False, dataset="")
     fact |= dict.fromkeys(("command", "commit", "date"), "not noted")
