@@ -81,25 +81,21 @@ class Source:
     embedding: interpret.Embedding
     names: dict[str, dict[int, str]]  # of classes by their numbers, of each label by its prefix
     config: dict = dataclasses.field(default_factory=dict)  # of a run
-    arrays: dict[str, Tensor] = dataclasses.field(default_factory=dict)  # of a run
     tiles: Tensor | None = None  # (P, 3, side, side), the images of the page
     findings: interpret.Findings | None = None
 
 
 # ---------------------------------------------------------------------------------- reading a run
-def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
-    """config.json and embeddings.npz of a run of an image method.
+def read_run(folder: Path) -> dict:
+    """config.json of a finished run of an image method.
 
-    The arrays are h (N, d) and z (N, K) float32 and labels (N,) of its test images. The config also
-    has the "lines" of metrics.jsonl, and "words" of words.json or None.
+    It also has the "lines" of metrics.jsonl, and "words" of words.json or None.
     Raises BadInput where there is no run, or one that has not finished.
     """
     config = read_config(folder)
-    if not (folder / "embeddings.npz").exists():
-        reason = "the run has not finished, or an older version made it"
-        raise BadInput(f"{folder} has no embeddings.npz: {reason}")
+    finished = (folder / "embeddings.npz").exists()
+    need(finished, f"{folder} has no embeddings.npz: the run has not finished")
     try:
-        arrays = read_arrays_of_run(folder)
         config["words"] = None
         words = folder / "words.json"
         if words.exists():
@@ -107,10 +103,10 @@ def read_run(folder: Path) -> tuple[dict, dict[str, Tensor]]:
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         config["lines"] = [json.loads(line) for line in lines]
         config["lines"][-1]["epochs"]  # a KeyError unless it is the final record
-    except Exception as error:  # what a damaged archive may raise is not listed anywhere
+    except Exception as error:  # what a damaged file may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"what {folder} holds cannot be read ({reason})") from None
-    return config, arrays
+    return config
 
 
 def read_config(folder: Path) -> dict:
@@ -129,34 +125,21 @@ def read_config(folder: Path) -> dict:
     return config
 
 
-def read_arrays_of_run(folder: Path) -> dict[str, Tensor | np.ndarray]:
-    """embeddings.npz: h and z in float32, then the labels. ValueError where they make no sense."""
-    with np.load(folder / "embeddings.npz", allow_pickle=False) as archive:
-        arrays = {key: archive[key] for key in archive.files}
-    h = torch.from_numpy(arrays.pop("h")).float()
-    z = torch.from_numpy(arrays.pop("z")).float()
-    sound = h.ndim == z.ndim == 2 and len(h) == len(z) > 1 and z.shape[1] > 0
-    if not sound or not (h.sum() + z.sum()).isfinite():
-        raise ValueError("embeddings.npz is damaged, or not finite")
-    for name, y in arrays.items():
-        interpret.checked_label(y, len(z), name)
-    return {"h": h, "z": z} | arrays
-
-
-def images_of(config: dict, arrays: dict, root: str) -> Tensor:
-    """The test images (N, 3, H, W) uint8 behind a run's embeddings.
+def test_images(config: dict, e: interpret.Embedding, root: str) -> np.ndarray:
+    """The test images (N, H, W, 3) uint8 behind a run's embedding, which has its own labels.
 
     Raises BadInput where the data set is another one by now.
     """
     settings = dict(dataset=config["dataset"], data_root=root, limit=None, device="cpu")
     data = common.Data(argparse.Namespace(**settings))
-    same = len(data.test["x"]) == len(arrays["z"])
+    same = len(data.test["x"]) == e.N
     for label, classes in data.classes.items():
-        if same and label in arrays:
-            same = np.array_equal(classes[data.test[label]], arrays[label])
+        prefix = "" if label == "y" else f"{label}_"
+        if same and prefix in e.labels:
+            same = np.array_equal(classes[data.test[label]], e.labels[prefix])
     where = f"{config['dataset']} under {root}"
     need(same, f"{where} is not the data set of this run; give its --data-root")
-    return data.test["x"]
+    return data.test["x"].permute(0, 2, 3, 1).numpy()
 
 
 def known_names(config: dict, root: str, given: Path | None) -> dict[str, list[str]]:
@@ -472,7 +455,7 @@ def of_images(
     cells = lists.dims[top], lists.ranks[top]
     dims = np.full((len(chosen), min(TOP, own.K)), own.K)
     dims[cells] = lists.images[top]
-    values = np.zeros(dims.shape)
+    values = np.zeros(dims.shape, np.float32)
     values[cells] = lists.values[top]
     largest = np.abs(values).max(1)
     found = {
@@ -752,42 +735,34 @@ def folders(paths: list[Path], out: Path | None) -> list[Path]:
     return [out / name for name in names]
 
 
-def read(path: Path, folder: Path, args: argparse.Namespace) -> Source:
-    """The run or file at this path, with its own images unless others are given."""
-    if path.is_file():
-        source = read_file(path, folder, args)
-    else:
-        source = read_folder(path, folder, args)
-    e = source.embedding
-    images = e.images
-    if source.config and not args.images:
-        root = args.data_root or source.config["data_root"]
-        images = images_of(source.config, source.arrays, root).numpy()
-    if images is not None and not args.images:
-        source.tiles = squares(channels_last(images, path), random_images(e.N))
+def read_file(path: Path, folder: Path, args: argparse.Namespace) -> Source:
+    """The embedding of a file, with its own images unless others are given."""
+    e = interpret.read_embedding(path, args.labels, args.features, args.judge)
+    source = Source(path, folder, e, {"": interpret.read_names(args.classes, e)})
+    if e.images is not None and not args.images:
+        source.tiles = squares(channels_last(e.images, path), random_images(e.N))
     return source
 
 
-def read_file(path: Path, folder: Path, args: argparse.Namespace) -> Source:
-    """The embedding of a file, with what the flags give."""
-    e = interpret.read_embedding(path, args.labels, args.features, args.judge)
-    return Source(path, folder, e, {"": interpret.read_names(args.classes, e)})
-
-
 def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
-    """The embedding of a run, with what the flags give."""
-    config, arrays = read_run(path)
-    e = interpret.read_embedding(path, args.labels, args.features, args.judge)
+    """The embedding of a run, with its own images unless others are given."""
+    config = read_run(path)
+    e = interpret.read_embedding(path, None, args.features, args.judge)
     root = args.data_root or config["data_root"]
-    names = {}
+    source = Source(path, folder, e, {}, config)
+    if not args.images:
+        source.tiles = squares(test_images(config, e, root), random_images(e.N))
     for prefix, known in known_names(config, root, args.classes).items():
-        names[prefix] = dict(enumerate(known))
+        source.names[prefix] = dict(enumerate(known))
     if args.labels:
+        arrays = interpret.read_arrays(args.labels)
+        e.labels[""] = interpret.the_array(arrays, "y", 1, args.labels, "the labels y")
+        e.labels = interpret.check(e)
         config["lines"][-1].pop("lp1", None)  # the record's probe was of other labels
-        names[""] = {}  # whose classes these are, nobody knows
+        source.names[""] = {}  # whose classes these are, nobody knows
     if args.classes:
-        names[""] = interpret.read_names(args.classes, e)
-    return Source(path, folder, e, names, config, arrays)
+        source.names[""] = interpret.read_names(args.classes, e)
+    return source
 
 
 def same_images(one: Source, other: Source) -> bool:
@@ -847,6 +822,7 @@ def main(argv=None):
     sources = []
     for path, folder in zip(args.sources, folders(args.sources, args.out)):
         interpret.check_folder(folder)
+        read = read_file if path.is_file() else read_folder
         sources.append(read(path, folder, args))
     if args.images:
         give_images(sources, args.images, args.names)

@@ -3697,7 +3697,8 @@ def test_names_are_of_the_first_who_knows(run_of, tmp_path, monkeypatch):
     config = json.loads((run_of("ncl") / "config.json").read_text()) | dict(classes="run.txt")
     run = shutil.copytree(run_of("ncl"), "run")
     write_files(".", {"run/config.json": json.dumps(config), "y.npy": np.arange(100) % 5})
-    args = SimpleNamespace(data_root=None, classes=None, features=None, judge=None)
+    none = dict.fromkeys(("data_root", "classes", "features", "judge"))
+    args = SimpleNamespace(images=Path("x"), **none)
     for args.labels, names in (None, {0: "b"}), (Path("y.npy"), {}):
         assert look.read_folder(Path(run), None, args).names[""] == names
 

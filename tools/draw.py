@@ -28,6 +28,7 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+import interpret  # noqa: E402
 import look  # noqa: E402
 from common import need  # noqa: E402
 from sparsehead import effective_rank, min_max_ratio, spectrum  # noqa: E402
@@ -348,6 +349,15 @@ def draw_experiment(path: Path, experiment: str, settings: list[str], curves: di
 
 
 # ------------------------------------------------------------------------------------- the program
+def read(folder: Path) -> tuple[Path, dict, dict[str, Tensor]]:
+    """A run of an image method, for pictures()."""
+    config = look.read_run(folder)
+    e = interpret.read_embedding(folder)
+    need(e.features is not None, f"{folder / 'embeddings.npz'} has no features h")
+    vectors = {"h": e.features, "z": e.z}
+    return folder, config, {name: torch.from_numpy(x).float() for name, x in vectors.items()}
+
+
 def main(argv=None):
     flags = argparse.ArgumentParser(
         prog="draw.py",
@@ -364,9 +374,9 @@ def main(argv=None):
             need(drawn, f"{folder / 'curves.npz'} has the curves of no experiment")
             print(f"wrote {', '.join(drawn)} into {folder}")
         else:
-            runs.append((folder, *look.read_run(folder)))
+            runs.append(read(folder))
     pictures(runs)
 
 
 if __name__ == "__main__":
-    common.launch(main, look.BadInput)
+    common.launch(main, interpret.BadInput)

@@ -126,19 +126,15 @@ def nameable(v: Tensor, first: list[str], labels: dict, names: dict) -> dict[str
     return found
 
 
-def named_labels(arrays: dict, names: dict, classes: Path | None) -> tuple[dict, dict]:
+def named_labels(own: dict, names: dict, classes: Path | None) -> tuple[dict, dict]:
     """The labels of a run's images that have names, numbered, and these names, by their prefix.
 
-    names: of known classes, in the order of their numbers; classes: the file that they are of
+    own: labels (N,); names: of known classes, in the order of their numbers; classes: the file that
+    they are of
     """
     labels = {}
     names = dict(names)
-    for prefix, key in ("", "y"), ("background_", "background"):
-        if key not in arrays:
-            continue
-        y = arrays[key]
-        if (y == y[0]).all():  # any word would do
-            continue
+    for prefix, y in own.items():
         if y.dtype.kind == "U":  # words: they are the names
             names[prefix], y = np.unique(y, return_inverse=True)
         if len(names[prefix]) > y.max():  # else its names are numbers, which no caption says
@@ -151,17 +147,18 @@ def named_labels(arrays: dict, names: dict, classes: Path | None) -> tuple[dict,
 
 def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[dict, list[list]]:
     """The numbers of a run, and the words of each dimension with their activations."""
-    config, arrays = look.read_run(folder)
-    t, captions = read_text(folder, len(arrays["z"]))
+    config = look.read_run(folder)
+    e = interpret.read_embedding(folder)
+    t, captions = read_text(folder, e.N)
     words, means = by_word(t, captions)
     said = strongest_words(words, means)
 
     known = look.known_names(config, data_root or config["data_root"], classes)
-    labels, names = named_labels(arrays, known, classes)
+    labels, names = named_labels(e.labels, known, classes)
     first = []
     for pairs in said:
         first.append(pairs[0][0] if pairs else "")
-    return nameable(arrays["z"], first, labels, names), said
+    return nameable(torch.from_numpy(e.z).float(), first, labels, names), said
 
 
 def main(argv=None):
