@@ -55,8 +55,7 @@ LARGEST = 64  # pixels of an image's side
 # of a dimension
 STRONGEST = 48  # images of the largest activations
 SPREAD = 40  # images evenly spread over all that activate it
-RANDOM = 40  # images at random of these
-PARTNERS = 8  # other dimensions, with which it is active, or never
+PARTNERS = 8  # other dimensions, with which it is active
 BINS = 32  # of its histogram
 CURVE = 300  # points of a curve, those at one number of images once
 # of an image
@@ -319,16 +318,15 @@ def only_images(a: Activations, chosen: np.ndarray) -> Activations:
     return Activations(a.images[kept], a.values[kept], interpret.starts(n), a.N)
 
 
-def images_of_dimension(n: int, draw: np.random.Generator) -> np.ndarray:
-    """Which places of a list of n images the page shows; -1: none, (STRONGEST + SPREAD + RANDOM,).
+def places_shown(n: int) -> np.ndarray:
+    """Which places of a list of n images the page shows; -1: none, (STRONGEST + SPREAD,).
 
-    The strongest; then some evenly spread over all of them; then some at random.
+    The strongest; then some evenly spread over all of them.
     """
     strongest = np.arange(min(n, STRONGEST))
     spread = np.linspace(0, n - 1, min(n, SPREAD)).round().astype(int)
-    random = draw.permutation(n)[:RANDOM]
     parts = []
-    for places, width in (strongest, STRONGEST), (spread, SPREAD), (random, RANDOM):
+    for places, width in (strongest, STRONGEST), (spread, SPREAD):
         parts.append(np.pad(places, (0, width - len(places)), constant_values=-1))
     return np.concatenate(parts)
 
@@ -349,28 +347,21 @@ def meetings(a: Activations) -> np.ndarray:
 
 
 def partners(a: Activations) -> dict[str, np.ndarray]:
-    """For each dimension the others that are active together with it, and those that never are.
+    """For each dimension the others that are active together with it.
 
     together   (K, PARTNERS) by images of both over images of either, the largest first; K: none
     both       (K, PARTNERS) the images of both
-    never      (K, PARTNERS) by images of both expected by chance; K: none
     """
-    K = a.K
     n = a.n.astype(float)
     both = meetings(a)
     either = n[:, None] + n - both
     share = both / either.clip(1)
     np.fill_diagonal(share, 0)
-    expected = np.where(both == 0, n[:, None] * n / a.N, 0)
-
     together = np.argsort(-share, axis=1, kind="stable")[:, :PARTNERS]
-    never = np.argsort(-expected, axis=1, kind="stable")[:, :PARTNERS]
     meets = np.take_along_axis(share, together, 1) > 0
-    misses = np.take_along_axis(expected, never, 1) > 0
     return {
-        "together": np.where(meets, together, K),
+        "together": np.where(meets, together, a.K),
         "both": np.take_along_axis(both, together, 1).astype(int),
-        "never": np.where(misses, never, K),
     }
 
 
@@ -380,7 +371,7 @@ def of_dimensions(
     """What the page shows of dimensions beside interpret.py's columns, K rows each.
 
     peak       its largest strength
-    shown      (K, STRONGEST + SPREAD + RANDOM) images_of_dimension among the chosen; N: none
+    shown      (K, STRONGEST + SPREAD) images, of places_shown among the chosen; N: none
     value      their strengths, as bytes: 255 is the peak
     bins       (K, BINS) a histogram of its strengths
     <prefix>count (K, C), its images of each class; what it is compared with; and `partners`
@@ -393,13 +384,13 @@ def of_dimensions(
     histogram = np.bincount(a.dims * BINS + bin_of_entry, minlength=a.K * BINS)
 
     seen = only_images(a, chosen)
-    draw = np.random.default_rng(0)
     shown = []
     value = []
     for k in range(a.K):
         entries = slice(seen.start[k], seen.start[k + 1])
-        places = images_of_dimension(seen.n[k], draw)
-        # Place -1, "none", is the last one: an image N of value 0.
+        places = places_shown(seen.n[k])
+        # places has -1 for "none", which as an index is the last: so image N, of value 0, goes
+        # there.
         images = np.append(seen.images[entries], a.N)
         values = np.append(seen.strengths[entries], 0)
         shown.append(images[places])
@@ -668,7 +659,7 @@ def page(sources: list[Source], command: str) -> str:
         "keys": list(labels),
         "opens": best_told(sources[0].findings),
         "runs": facts,
-        "shown": [STRONGEST, SPREAD, RANDOM],
+        "shown": [STRONGEST, SPREAD],
         "near": min(NEAR, len(chosen) - 1),
         "bins": BINS,
         "tile": geometry,

@@ -3308,10 +3308,10 @@ def lists_of_page(z, rule):
     return u, lists
 
 
-def dimensions_of_page(u, lists, chosen, at_random):
-    """Arrays of dimensions. at_random: (K, 40), what the page shows as random images."""
+def dimensions_of_page(u, lists, chosen):
+    """Arrays of dimensions."""
     N, K = u.shape
-    found = {name: [] for name in ("peak", "shown", "value", "bins", "together", "both", "never")}
+    found = {name: [] for name in ("peak", "shown", "value", "bins", "together", "both")}
     active = np.zeros((N, K))
     for k, order in enumerate(lists):
         active[order, k] = 1
@@ -3320,12 +3320,8 @@ def dimensions_of_page(u, lists, chosen, at_random):
         seen = [i for i in order if i in chosen]
         many = min(len(seen), 40)
         spread = [seen[round(j * (len(seen) - 1) / max(1, many - 1))] for j in range(many)]
-        random = at_random[k][at_random[k] < N].tolist()
-        assert len({*random} & {*seen}) == len(random) == many
-        if len(seen) > 400:  # then they are neither the strongest nor the weakest
-            assert 0.25 < np.mean([seen.index(i) for i in random]) / len(seen) < 0.75
         shown = [seen[j] if j < len(seen) else N for j in range(48)]
-        shown += spread + [N] * (40 - many) + random + [N] * (40 - many)
+        shown += spread + [N] * (40 - many)
         bins = [0] * 32
         for i in order:
             bins[min(31, int(strengths[i] / peak * 32))] += 1
@@ -3338,11 +3334,8 @@ def dimensions_of_page(u, lists, chosen, at_random):
     for k, both in enumerate(meetings):
         share = both / (n[k] + n - both).clip(1)
         share[k] = 0
-        expected = n[k] * n / N * (both == 0)
         together = np.argsort(-share, kind="stable")[:8]
-        never = np.argsort(-expected, kind="stable")[:8]
         found["together"].append([o if share[o] > 0 else K for o in together])
-        found["never"].append([o if expected[o] > 0 else K for o in never])
         found["both"].append(both[together])
     return found, active
 
@@ -3389,12 +3382,11 @@ def source_on_page(e, findings, rule, arrays, r):
     interest = np.max(interest or [np.nan_to_num(columns.get("mono", columns["mean"]), nan=-9)], 0)
     kept = np.sort(np.argsort(-interest, kind="stable")[:2000])
     chosen = arrays["images"]
-    at_random = arrays[f"{r}shown"].reshape(len(kept), -1)[:, 88:]
     near = arrays.get(f"{r}near", np.zeros(0)).reshape(len(chosen), -1)
     actives = np.bincount(np.concatenate(lists).astype(int), minlength=e.N)
     found = {name: column[kept] for name, column in columns.items()}
     lists = [lists[k] for k in kept]
-    own, active = dimensions_of_page(u[:, kept], lists, set(chosen.tolist()), at_random)
+    own, active = dimensions_of_page(u[:, kept], lists, set(chosen.tolist()))
     found |= own | images_of_page(u[:, kept] * active, actives, chosen, features, near)
     for prefix, label in findings.labels.items():
         classes = np.arange(len(label.classes))
@@ -3578,7 +3570,7 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
     tile = meta.pop("tile")
     opens = int(np.argmax(scores)) if scores else 0
     told = dict(keys=list(findings.labels), labels=classes, opens=opens)
-    shown = dict(N=e.N, shown=[48, 40, 40], near=min(12, len(chosen) - 1), bins=32)
+    shown = dict(N=e.N, shown=[48, 40], near=min(12, len(chosen) - 1), bins=32)
     command = f"python look.py {command} --out page"
     assert meta == told | shown | dict(runs=facts, command=command)
     if command.startswith("python look.py run"):
