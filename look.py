@@ -62,13 +62,7 @@ CURVE = 300  # points of a curve, those at one number of images once
 TOP = 32  # dimensions
 NEAR = 12  # neighbours
 OF_RECORD = "epochs", "explained_variance", "lp1", "background_lp1"  # what a page has of a run's
-KINDS = {  # numpy's and JavaScript's names
-    "f4": "Float32Array",
-    "u1": "Uint8Array",
-    "i2": "Int16Array",
-    "u2": "Uint16Array",
-    "u4": "Uint32Array",
-}
+KINDS = {"<f4": "Float32Array", "<i4": "Int32Array"}  # numpy's and JavaScript's names
 
 
 @dataclasses.dataclass
@@ -372,7 +366,7 @@ def of_dimensions(
 
     peak       its largest strength
     shown      (K, STRONGEST + SPREAD) images, of places_shown among the chosen; N: none
-    value      their strengths, as bytes: 255 is the peak
+    value      their strengths
     bins       (K, BINS) a histogram of its strengths
     <prefix>count (K, C), its images of each class; what it is compared with; and `partners`
     """
@@ -394,7 +388,7 @@ def of_dimensions(
         images = np.append(seen.images[entries], a.N)
         values = np.append(seen.strengths[entries], 0)
         shown.append(images[places])
-        value.append((255 * values[places] / max(peak[k], 1e-12)).round().astype(int))
+        value.append(values[places])
 
     found = {
         "peak": peak,
@@ -434,11 +428,10 @@ def of_images(
     """What the page shows of the chosen images, P rows each. own: the page's D of a's dimensions.
 
     dims       (P, TOP) the strongest of own that it activates, as places among them; D: none
-    size       (P, TOP) their values: 32,767 is the largest
-    largest    (P,) the largest |value|
+    size       (P, TOP) their values
     actives    (P,) how many dimensions of a it activates
     near       (P, NEAR) the nearest images by cosine in z, of a sparse z in the judge's features
-    close      (P, NEAR) their cosines: 32,767 is 1
+    close      (P, NEAR) their cosines
     """
     turned = interpret.Entries(own.dims, own.images, own.values, own.K, own.N)
     lists = interpret.lists(turned).only(chosen)  # of each image its dimensions
@@ -448,11 +441,9 @@ def of_images(
     dims[cells] = lists.images[top]
     values = np.zeros(dims.shape, np.float32)
     values[cells] = lists.values[top]
-    largest = np.abs(values).max(1)
     found = {
         "dims": dims,
-        "size": (32767 * values / largest[:, None].clip(1e-12)).round().astype(int),
-        "largest": largest,
+        "size": values,
         "actives": np.bincount(a.images, minlength=a.N)[chosen],
     }
     features = e.z
@@ -465,7 +456,7 @@ def of_images(
         cosines.fill_diagonal_(-2)  # an image is not its own neighbour
         cosines, near = cosines.topk(min(NEAR, len(x) - 1), 1)
         found["near"] = chosen[near.numpy()]
-        found["close"] = (32767 * cosines).round().long().numpy()
+        found["close"] = cosines.numpy()
     return found
 
 
@@ -473,30 +464,19 @@ def of_images(
 def binary(arrays: dict[str, np.ndarray]) -> tuple[dict[str, list], str]:
     """{name: array} -> {name: [JavaScript's type, offset, length]}, and all in base64, compressed.
 
-    Integers take the smallest type that holds them.
+    Floats and integers of 32 bits each.
     """
     where = {}
     parts = []
     at = 0
     for name, a in arrays.items():
         a = np.asarray(a)
-        kind = "f4"
-        if a.dtype.kind in "iu":
-            kind = smallest_kind(a)
+        kind = "<f4" if a.dtype.kind == "f" else "<i4"
         where[name] = [KINDS[kind], at, a.size]
-        part = a.astype("<" + kind).tobytes()
-        part += bytes(-len(part) % 4)
+        part = a.astype(kind).tobytes()
         parts.append(part)
         at += len(part)
     return where, base64.b64encode(zlib.compress(b"".join(parts), 9)).decode()
-
-
-def smallest_kind(a: np.ndarray) -> str:
-    """The first of the integer KINDS, which are in the order of their size, that holds all of a."""
-    for kind in list(KINDS)[1:]:
-        if (a.astype(kind) == a).all():
-            return kind
-    raise ValueError(f"integers from {a.min()} to {a.max()} fit no kind")
 
 
 def sprites(images: Tensor, quality=85) -> tuple[dict[str, int], list[str]]:
