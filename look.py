@@ -28,7 +28,6 @@ import io
 import json
 import math
 import os
-import re
 import shlex
 import sys
 import zlib
@@ -597,18 +596,6 @@ def first_known(sources: list[Source], prefix: str) -> dict[int, str]:
     return {}
 
 
-def template() -> str:
-    """look.html without contents, of assets/ or beside this file; BadInput where it is in neither.
-
-    {{hash}}, {{numbers}}, {{meta}} and {{sheets}} are the places of what a page holds.
-    """
-    here = Path(__file__).parent
-    for path in ASSETS / "look.html", here / "look.html":
-        if path.exists():
-            return path.read_text(encoding="utf-8")
-    raise BadInput(f"the page's template is missing: copy assets/look.html to {here}")
-
-
 def page(sources: list[Source], command: str) -> str:
     """look.html of runs and files of the same images, written by `command`."""
     first = sources[0].embedding
@@ -646,22 +633,20 @@ def page(sources: list[Source], command: str) -> str:
         "arrays": where,
         "command": command,
     }
-    return filled(template(), meta, numbers, sheets)
+    return filled(meta, numbers, sheets)
 
 
-def filled(text: str, meta: dict, numbers: str, sheets: list[str]) -> str:
-    """The template with a page's contents in their places."""
+def filled(meta: dict, numbers: str, sheets: list[str]) -> str:
+    """assets/look.html with a page's contents in their places."""
+    text = (ASSETS / "look.html").read_text(encoding="utf-8")
     script = text.split("<script>")[1].split("</script>")[0]  # the one that may run
     digest = hashlib.sha256(script.encode()).digest()
     sheets = [f'<script type="text/plain" class="sheet">{sheet}</script>' for sheet in sheets]
-    contents = {
-        "{{hash}}": base64.b64encode(digest).decode(),
-        "{{numbers}}": numbers,
-        "{{meta}}": json.dumps(meta, sort_keys=True).replace("<", "\\u003c"),
-        "{{sheets}}": "\n".join(sheets),
-    }
-    parts = re.split(r"(\{\{\w+\}\})", text)
-    return "".join([contents.get(part, part) for part in parts])
+    text = text.replace("{{hash}}", base64.b64encode(digest).decode())
+    text = text.replace("{{numbers}}", numbers)
+    text = text.replace("{{sheets}}", "\n".join(sheets))
+    meta = json.dumps(meta, sort_keys=True).replace("<", "\\u003c")
+    return text.replace("{{meta}}", meta)  # the last, as a name of a class may be {{numbers}}
 
 
 # ------------------------------------------------------------------------------------ the program
@@ -788,7 +773,6 @@ def main(argv=None):
     for path in args.sources:
         need(path.exists(), f"{path} is not there")
     need(args.images or not args.names, "--names names the files of --images, a folder")
-    template()  # or says that it is missing, before anything is measured
 
     sources = []
     for path, folder in zip(args.sources, folders(args.sources, args.out)):
