@@ -20,9 +20,9 @@ BITS_PER_SAMPLE, POLARITY = 258, 262  # a TIFF file's tags
 def find(folder: Path, endings=ENDINGS) -> list[str]:
     """The files in a folder and below that end so: names within it, in ImageFolder's order.
 
-    Links are followed; one to nothing counts as a file, so that it is missed. Names that begin with
-    a dot, and what is LEFT_BY_PROGRAMS, are left out at every depth; a line says how many, and how
-    many pictures of other endings there are.
+    Links are followed. A link to nothing is listed too, so that reading it fails by name and no
+    class vanishes. Names that begin with a dot, and what is LEFT_BY_PROGRAMS, are left out at every
+    depth; a line says how many, and how many pictures of other endings there are.
     """
     found = []
     hidden = []
@@ -38,7 +38,8 @@ def find(folder: Path, endings=ENDINGS) -> list[str]:
             of_kind = name.lower().endswith(endings)
             is_folder = os.path.isdir(os.path.join(here, name))
             if is_hidden(name):
-                if name != ".decoding" and (of_kind or is_folder):  # which is tools/decode.py's
+                # .decoding: where tools/decode.py works
+                if name != ".decoding" and (of_kind or is_folder):
                     hidden.append(path)
             elif is_folder:
                 walk(path, real)

@@ -47,31 +47,34 @@ from PIL import Image
 from torch import Tensor
 
 ASSETS = Path(__file__).parent / "assets"
-# of a page
+# How much a page shows at most
 MOST = 2000  # dimensions, those of most interest
 PICTURED = 20_000  # images, at random
 LARGEST = 64  # pixels of an image's side
-# of a dimension
+CURVE = 300  # points of a curve at most: rounded to whole images, some coincide
+# and of a dimension
 STRONGEST = 48  # images of the largest activations
 SPREAD = 40  # images evenly spread over all that activate it
-PARTNERS = 8  # other dimensions, with which it is active
-BINS = 32  # of its histogram
-CURVE = 300  # points of a curve, those at one number of images once
-# of an image
-TOP = 32  # dimensions
-NEAR = 12  # neighbours
-OF_RECORD = "epochs", "explained_variance", "lp1", "background_lp1"  # what a page has of a run's
+PARTNERS = 8  # other dimensions that are active together with it
+BINS = 32  # bars of its histogram
+# and of an image
+TOP = 32  # dimensions that it activates most
+NEAR = 12  # nearest other images
+OF_RECORD = "epochs", "explained_variance", "lp1", "background_lp1"  # of a run's final record
 KINDS = {"<f4": "Float32Array", "<i4": "Int32Array"}  # numpy's and JavaScript's names
 
 
 @dataclasses.dataclass
 class Source:
-    """A run or a file, and what was found in it."""
+    """A run or a file, and what was found in it.
+
+    A label's prefix is "" of y and "background_" of a second label: its columns begin with it.
+    """
 
     path: Path
     folder: Path  # for what is written
     embedding: interpret.Embedding
-    names: dict[str, dict[int, str]]  # of classes by their numbers, of each label by its prefix
+    names: dict[str, dict[int, str]]  # label's prefix -> {number of a class: its name}
     config: dict = dataclasses.field(default_factory=dict)  # of a run
     tiles: Tensor | None = None  # (P, 3, side, side), the images of the page
     findings: interpret.Findings | None = None
@@ -134,7 +137,7 @@ def test_images(config: dict, e: interpret.Embedding, root: str) -> np.ndarray:
     return data.test["x"].permute(0, 2, 3, 1).numpy()
 
 
-def known_names(config: dict, root: str, given: Path | None) -> dict[str, list[str]]:
+def class_names_of_run(config: dict, root: str, given: Path | None) -> dict[str, list[str]]:
     """The names of a run's classes 0, 1, ... of each label, by its prefix; [] where unknown.
 
     given: a file of names. Else they are of the first of these: the file that the run was trained
@@ -196,7 +199,7 @@ def read_images(path: Path, given: Path | None, e: interpret.Embedding) -> np.nd
     given: a file that names the image files, row by row. BadInput for what is missing or unclear.
     """
     if path.is_dir():
-        names = names_of_files(given, e)
+        names = file_names(given, e)
         order = f"of {given}" if given else "of 'names'"
         if names is None:
             names = image_files.find(path)
@@ -225,13 +228,13 @@ def read_images(path: Path, given: Path | None, e: interpret.Embedding) -> np.nd
     return channels_last(fitting[0], path)
 
 
-def names_of_files(given: Path | None, e: interpret.Embedding) -> list[str] | None:
+def file_names(given: Path | None, e: interpret.Embedding) -> list[str] | None:
     """What the image files are called, row by row: as given, else beside z; None if nowhere."""
     names = e.names
     if given is not None:
         kind = given.suffix.lower()
         if kind == ".csv":
-            return names_of_set(given, e.N)
+            return file_names_of_set(given, e.N)
         if kind not in (".npy", ".npz"):
             return interpret.lines_of(given)
         names = interpret.the_array(interpret.read_arrays(given), "names", 1, given, "the names")
@@ -243,7 +246,7 @@ def names_of_files(given: Path | None, e: interpret.Embedding) -> list[str] | No
     return [os.fsdecode(name) for name in names.ravel()]
 
 
-def names_of_set(table: Path, N: int) -> list[str]:
+def file_names_of_set(table: Path, N: int) -> list[str]:
     """The N files of the training or of the test set in tools/decode.py's split.csv."""
     need(table.is_file(), f"{table} is not there")
     sets = {"train": [], "test": []}
@@ -358,7 +361,7 @@ def partners(a: Activations) -> dict[str, np.ndarray]:
     }
 
 
-def of_dimensions(
+def arrays_of_dimensions(
     a: Activations, chosen: np.ndarray, labels: dict[str, interpret.Label]
 ) -> dict[str, np.ndarray]:
     """What the page shows of dimensions beside interpret.py's columns, K rows each.
@@ -421,7 +424,7 @@ def compared_with(label: interpret.Label, n: np.ndarray) -> dict[str, np.ndarray
     }
 
 
-def of_images(
+def arrays_of_images(
     e: interpret.Embedding, a: Activations, own: Activations, chosen: np.ndarray
 ) -> dict[str, np.ndarray]:
     """What the page shows of the chosen images, P rows each. own: the page's D of a's dimensions.
@@ -522,8 +525,8 @@ def of_source(source: Source, chosen: np.ndarray) -> tuple[dict, dict[str, np.nd
     kept = of_most_interest(findings)
     own = findings.activations.only(kept)
     arrays = {name: column[kept] for name, column in findings.columns.items()}
-    arrays |= of_dimensions(own, chosen, findings.labels)
-    arrays |= of_images(source.embedding, findings.activations, own, chosen)
+    arrays |= arrays_of_dimensions(own, chosen, findings.labels)
+    arrays |= arrays_of_images(source.embedding, findings.activations, own, chosen)
     for prefix, label in findings.labels.items():
         for name, curve in compared_with(label, counts_of_curves(own.N)).items():
             arrays[f"{prefix}{name}_curve"] = curve
@@ -575,12 +578,12 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
 
 
 def best_told(findings: interpret.Findings) -> int:
-    """The place of the label that the dimensions tell best, by adj.; the page opens on it."""
+    """Which label the page opens on: that with the largest mean adj."""
     told = [findings.numbers[prefix + "adjusted"] or 0.0 for prefix in findings.labels]
     return int(np.argmax(told)) if told else 0
 
 
-def names_of(label: interpret.Label, prefix: str, known: dict[int, str]) -> list[str]:
+def class_names_on_page(label: interpret.Label, prefix: str, known: dict[int, str]) -> list[str]:
     """The names of classes on the page: "class 0" or "background 0" where nobody knows them."""
     what = prefix.removesuffix("_") or "class"
     numbered = {c: f"{what} {c}" for c in label.classes.tolist()}
@@ -588,7 +591,7 @@ def names_of(label: interpret.Label, prefix: str, known: dict[int, str]) -> list
     return [interpret.class_name(label, place, numbered | known) for place in places]
 
 
-def first_known(sources: list[Source], prefix: str) -> dict[int, str]:
+def class_names_of_first(sources: list[Source], prefix: str) -> dict[int, str]:
     """A label's names by the first of these sources that knows them; {} where none does."""
     for source in sources:
         if source.names.get(prefix):
@@ -597,7 +600,16 @@ def first_known(sources: list[Source], prefix: str) -> dict[int, str]:
 
 
 def page(sources: list[Source], command: str) -> str:
-    """look.html of runs and files of the same images, written by `command`."""
+    """look.html of runs and files of the same images, written by `command`.
+
+    Its arrays, where q is a label's place among the labels and r a source's among the sources:
+    images      (P,) the numbers of the images that it shows
+    counts      the numbers of images at which it draws curves
+    label<q>    (N,) of each image the place of its class
+    base<q>     (C,) the images of each class
+    <r><name>   a column of interpret.py, or what arrays_of_dimensions, arrays_of_images or, with
+                "_curve" behind it, compared_with call so
+    """
     first = sources[0].embedding
     labels = sources[0].findings.labels
     chosen = random_images(first.N)
@@ -607,7 +619,7 @@ def page(sources: list[Source], command: str) -> str:
     for q, (prefix, label) in enumerate(labels.items()):
         arrays[f"label{q}"] = label.y
         arrays[f"base{q}"] = label.sizes
-        names.append(names_of(label, prefix, first_known(sources, prefix)))
+        names.append(class_names_on_page(label, prefix, class_names_of_first(sources, prefix)))
     facts = []
     for r, source in enumerate(sources):
         fact, own = of_source(source, chosen)
@@ -675,7 +687,7 @@ def parser() -> argparse.ArgumentParser:
     return flags
 
 
-def name_of(path: Path) -> str:
+def source_name(path: Path) -> str:
     """What a run or file is called: the folder's name, or the file's without its ending."""
     if path.is_file():
         return path.resolve().stem
@@ -686,7 +698,7 @@ def folders(paths: list[Path], out: Path | None) -> list[Path]:
     """Where to write what is made of each path. BadInput: two would go into one folder."""
     if len(paths) == 1 or out is None:
         return [interpret.folder_for(path, out) for path in paths]
-    names = [name_of(path) for path in paths]
+    names = [source_name(path) for path in paths]
     need(len(set(names)) == len(names), f"two sources have one name: {', '.join(names)}")
     return [out / name for name in names]
 
@@ -708,7 +720,7 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     source = Source(path, folder, e, {}, config)
     if not args.images:
         source.tiles = squares(test_images(config, e, root), random_images(e.N))
-    for prefix, known in known_names(config, root, args.classes).items():
+    for prefix, known in class_names_of_run(config, root, args.classes).items():
         source.names[prefix] = dict(enumerate(known))
     if args.labels:
         arrays = interpret.read_arrays(args.labels)

@@ -3677,10 +3677,10 @@ def test_names_are_of_the_first_who_knows(run_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, {"flag.txt": "a", "run.txt": "b", "mine/classes.txt": "c\nd"})
     own, decoded = dict(dataset="mine", classes="run.txt"), dict(dataset="mine", classes=7)
-    assert look.known_names(own, ".", Path("flag.txt"))[""] == ["a"]
-    assert look.known_names(own, ".", None)[""] == ["b"]
-    assert look.known_names(decoded, ".", None) == {"": ["c", "d"], "background_": []}
-    assert look.known_names({"dataset": "shapes"}, ".", None)["background_"][0] == "sky"
+    assert look.class_names_of_run(own, ".", Path("flag.txt"))[""] == ["a"]
+    assert look.class_names_of_run(own, ".", None)[""] == ["b"]
+    assert look.class_names_of_run(decoded, ".", None) == {"": ["c", "d"], "background_": []}
+    assert look.class_names_of_run({"dataset": "shapes"}, ".", None)["background_"][0] == "sky"
 
     config = json.loads((run_of("ncl") / "config.json").read_text()) | dict(classes="run.txt")
     run = shutil.copytree(run_of("ncl"), "run")

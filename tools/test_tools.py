@@ -350,7 +350,7 @@ def test_names_of_folders_come_back_equal(tmp_path):
     names = interpret.lines_of(tmp_path / "classes.txt")
     assert names == mmncl.names_in(tmp_path / "classes.txt", range(len(NAMES))) == sorted(NAMES)
     for n in 1, 2:  # of a class's three, in the test set and in training
-        files = look.names_of_set(tmp_path / "split.csv", n * len(NAMES))
+        files = look.file_names_of_set(tmp_path / "split.csv", n * len(NAMES))
         assert [os.path.dirname(file) for file in files[::n]] == sorted(NAMES)
         assert all((tmp_path / file).exists() for file in files)
 

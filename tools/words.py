@@ -153,7 +153,7 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
     words, means = by_word(t, captions)
     said = strongest_words(words, means)
 
-    known = look.known_names(config, data_root or config["data_root"], classes)
+    known = look.class_names_of_run(config, data_root or config["data_root"], classes)
     labels, names = named_labels(e.labels, known, classes)
     first = []
     for pairs in said:
