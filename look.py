@@ -385,8 +385,7 @@ def arrays_of_dimensions(
     for k in range(a.K):
         entries = slice(seen.start[k], seen.start[k + 1])
         places = places_shown(seen.n[k])
-        # places has -1 for "none", which as an index is the last: so image N, of value 0, goes
-        # there.
+        # places has -1 for "none", which as an index is the last: image N, of value 0, goes there.
         images = np.append(seen.images[entries], a.N)
         values = np.append(seen.strengths[entries], 0)
         shown.append(images[places])
