@@ -1,5 +1,6 @@
 """pretend_gpu.py itself; what goes wrong on GPUs alone; then, marked slow, every program on one."""
 
+import functools
 import inspect
 import json
 import re
@@ -80,7 +81,7 @@ def test_a_wrong_device_is_refused(expression):
         eval(expression, globals(), names)
 
 
-def train(waits, device):
+def two_epochs(waits, device):
     """Two epochs of four steps; what is read in each step, or at each epoch's end."""
     weight = torch.ones(3, device=device, requires_grad=True)
     optimizer = torch.optim.SGD([weight], lr=0.1, fused=True)
@@ -98,10 +99,10 @@ def train(waits, device):
 
 @pytest.mark.parametrize("waits, count", [("step", 6), ("epoch", 0)])
 def test_a_step_is_from_backward_to_backward(waits, count):
-    expected = train(waits, "cpu")
+    expected = two_epochs(waits, "cpu")
     with pretended_gpu() as record:
-        assert train(waits, "cuda") == expected
-    lines, first = inspect.getsourcelines(train)
+        assert two_epochs(waits, "cuda") == expected
+    lines, first = inspect.getsourcelines(two_epochs)
     line = first + lines.index("                loss.item()\n")
     found = {(f"tools/test_pretend_gpu.py:{line}", "value read"): count} if count else {}
     assert record.waits_in_steps == found
@@ -135,6 +136,14 @@ def test_images_are_where_there_is_room(tmp_path, more, place, waits):
 
 
 @pytest.fixture
+def train(tiny, tmp_path, monkeypatch):
+    """Train simclr.py for an epoch on the GPU, into tmp_path / "run"; its probe is not fitted."""
+    monkeypatch.setattr(torch.optim.LBFGS, "step", lambda *_: None)
+    flags = f"{tiny} --dataset few --epochs 1 --device cuda --out {tmp_path}/run"
+    return functools.partial(run_program, f"simclr.py {flags}")
+
+
+@pytest.fixture
 def dtypes():
     """What convolutions return, while a network trains and while it is evaluated."""
     found = dict(training=set(), evaluation=set())
@@ -149,33 +158,33 @@ def dtypes():
 
 
 @pytest.mark.parametrize("capability, kind", [((7, 5), torch.float32), ((8, 0), torch.bfloat16)])
-def test_networks_train_in_bf16_from_ampere_on(tiny, tmp_path, dtypes, capability, kind):
+def test_networks_train_in_bf16_from_ampere_on(train, dtypes, capability, kind):
     with pretended_gpu(), mock.patch.object(torch.cuda, "get_device_capability") as told:
         told.return_value = capability
-        run_program(f"simclr.py {tiny} --dataset few --epochs 1 --device cuda --out {tmp_path}/run")
+        train()
     assert dtypes["training"] == {kind}
     assert dtypes["evaluation"] == {kind, torch.float32}
 
 
-def test_the_clock_is_read_after_a_wait(tiny, tmp_path, monkeypatch):
+def test_the_clock_is_read_after_a_wait(train, tmp_path, monkeypatch):
     with pretended_gpu() as record:
         counts = record.waits_in_steps, record.waits_elsewhere
         monkeypatch.setattr(
             time, "perf_counter", lambda: sum(map(Counter.total, [*counts, record.new_waits]))
         )
-        run_program(f"simclr.py {tiny} --dataset few --epochs 1 --device cuda --out {tmp_path}/run")
+        train()
     first, _ = (tmp_path / "run/metrics.jsonl").read_text().splitlines()
     # For the epoch's order, and for the mean of loss, spread and act each.
     assert json.loads(first)["seconds"] == 4
 
 
-def test_a_backbone_loads_without_a_gpu(tiny, tmp_path, monkeypatch):
+def test_a_backbone_loads_without_a_gpu(train, monkeypatch):
     there = {}
     monkeypatch.setattr(
         torch, "save", lambda state, file: there.update({Path(file.name).name: state})
     )
     with pretended_gpu():
-        run_program(f"simclr.py {tiny} --dataset few --epochs 1 --device cuda --out {tmp_path}/run")
+        train()
         assert not any(w.is_cuda for w in there["backbone.pt.tmp"].values())
 
 
