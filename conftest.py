@@ -84,21 +84,6 @@ def write_files(root, files):
             np.save(path, content)
 
 
-def write_toy_run(root):
-    """What a run leaves, of 40 dark and 40 bright images in toy.npz; nothing was trained."""
-    x = torch.randint(0, 40, (80, 16, 16, 3), dtype=torch.uint8)
-    y = torch.arange(80) % 2
-    x[y == 1] += 180
-    np.savez(root / "toy.npz", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:])
-    settings = dict(method="simclr", dataset="toy", data_root=str(root), limit=None)
-    settings |= dict(arch="resnet8", image_size=16, min_scale=0.2, jitter=0.4, gray=0.2)
-    folder = root / "run"
-    write_files(folder, {"config.json": json.dumps(settings | dict(blur=0.0, crop="bilinear"))})
-    backbone, _ = common.resnet("resnet8", 16)
-    torch.save(backbone.state_dict(), folder / "backbone.pt")
-    return folder
-
-
 class Parsed(Exception):
     """A command line is good."""
 
