@@ -480,8 +480,9 @@ def quarter_of_an_hour(tmp_path, monkeypatch):
     monkeypatch.setattr(quarter, "ROOT", tmp_path)
     monkeypatch.setattr(quarter, "HERE", tmp_path)
     machine = dict(hardware=common.hardware("cpu"), torch=torch.__version__, commit=1, date=2)
-    others = machine | {"torch": "1.0"}, machine | {"hardware": "a GPU"}, machine
-    rates = [json.dumps(other | dict(way="", images_per_s=999)) + "\n" for other in others]
+    elsewhere = machine | {"torch": "1.0", "way": "x"}, machine | {"hardware": "y", "way": "y"}
+    known = [*elsewhere, machine | {"way": ""}]  # the last one will be measured anew
+    rates = [json.dumps(rate | {"images_per_s": 999}) + "\n" for rate in known]
     names = "bayesncl.py", "ncl.py", "studies/run.py"
     config = json.dumps(machine | {"command": "COMMAND"})
     write_files(".", dict.fromkeys(names, TRAINING) | {"config.json": config, "runs.txt": WHOLE})
