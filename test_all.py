@@ -1809,10 +1809,11 @@ def sparse_z(dims, signed=False):
     return z.astype(np.float32)
 
 
-def as_coo(z, **others):
+def as_csr(z, **others):
     """z as scipy writes it."""
-    images, dims = z.nonzero()
-    return dict(format="coo", shape=z.shape, data=z[images, dims], row=images, col=dims) | others
+    a = scipy_sparse.csr_array(z)
+    parts = dict(format="csr", shape=a.shape, data=a.data, indices=a.indices, indptr=a.indptr)
+    return parts | others
 
 
 SIGNED_Z = sparse_z(12, signed=True)
@@ -1831,11 +1832,11 @@ CLASS_NAMES = ["ant\u2028a", "", " cow", "cat\x1c\x85", "dog", "bee\x0b\x0c"]
 CLASS_NAMES_FILE = "\ufeff" + "\r\n".join(CLASS_NAMES) + "\r\n"  # with a mark and ends of Windows
 MEASURED = {  # z, in which layout; classes of y; what else is known; the command
     "sparse": (sparse_z(50), dict, NUMBERED, "h", "a.npz --classes names.txt"),
-    "entries": (SIGNED_Z, as_coo, IN_BYTES, "background h", "a.npz --judge judge.npy"),
-    "its strongest": (SIGNED_Z, as_coo, LARGE_INTS, "h", "a.npz --active top:0.1 --out b/c"),
+    "entries": (SIGNED_Z, as_csr, IN_BYTES, "background h", "a.npz --judge judge.npy"),
+    "its strongest": (SIGNED_Z, as_csr, LARGE_INTS, "h", "a.npz --active top:0.1 --out b/c"),
     "all active": (abs(DENSE_Z), dict, NUMBERED, "h", "a.npz --active nonzero"),
     "halves": (DENSE_Z, dict, NUMBERED, "background", "run --active top:0.06"),
-    "no labels": (SIGNED_Z, as_coo, None, "h", "a.npz --active top:0.1"),
+    "no labels": (SIGNED_Z, as_csr, None, "h", "a.npz --active top:0.1"),
     "few": (abs(DENSE_Z), dict, None, "", "a.npz"),
 }
 COLUMNS_OF = {"active": "entries", "live": "live_dims", "Cons.": "cons", "adj.": "adjusted"}
@@ -3226,16 +3227,16 @@ def sources_of_pages():
     many = numbered_images(20_010, 17, 17)[..., 0]
     dense = dict(z=dense60, h=h60, background=y60 % 2, images=large)
     dense["y"] = np.array(words)[dense60[:, :4].argmax(1)]  # is told better
-    signed = {"z.npz": as_coo(planted_z(60, 12, 0.3, True), y=y60), "h.npz": dict(h=h60)}
+    signed = {"z.npz": as_csr(planted_z(60, 12, 0.3, True), y=y60), "h.npz": dict(h=h60)}
     signed["x.npy"] = small.transpose(0, 3, 1, 2)
     names = {"names.txt": '\ufeffa\nb\r\nc\u2028\nd\ne\n"f\\udce9"\ng\nh\ni\nj'}
-    halves = {"z.npz": as_coo(planted_z(60, 12, 0.6, True)), "y.npy": np.array([0, 2, 5, 6])[y60]}
+    halves = {"z.npz": as_csr(planted_z(60, 12, 0.6, True)), "y.npy": np.array([0, 2, 5, 6])[y60]}
     halves |= {"h.npy": h60[:, :4], **names, **as_pngs(tall)}
     flags = "--judge h.npy --labels y.npy --classes names.txt --images folder"
     collapsed = np.outer(2.0 ** (np.arange(60) % 4), [1, 2, 3])  # z differs, z / |z| does not
     run = names | {"run/words.json": json.dumps({"words": [[[f"w{k}", k]] for k in range(200)]})}
     y_of_run = {"y.npy": np.arange(100) % 5}
-    images = as_coo(planted_z(20_010, 5, 0.3), y=np.arange(20_010) % 3, images=many)
+    images = as_csr(planted_z(20_010, 5, 0.3), y=np.arange(20_010) % 3, images=many)
     dimensions = dict(z=planted_z(120, 2005, 0.1), y=y120, background=y120[::-1] % 2)
     judged = dict(z=planted_z(60, 2005, 0.1), h=h60)
     of_run = ["a", "b", "c\u2028", "d", "e", "f\udce9", *"ghij"]
