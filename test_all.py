@@ -61,6 +61,8 @@ from conftest import (
     side_by_side,
     write_files,
 )
+from pretend_gpu import pretended_gpu
+from run_folder import load_run, read_run
 
 import numpy as np
 import pytest
@@ -73,8 +75,6 @@ import torch.nn.functional as F
 import torchvision
 import torchvision.transforms.v2.functional as TF
 from PIL import Image, ImageOps
-from pretend_gpu import pretended_gpu
-from runs import load_run, read_run
 from safetensors.torch import save_file
 from sklearn import metrics as sklearn_metrics
 from sklearn.linear_model import LogisticRegression
@@ -3658,7 +3658,7 @@ def test_readmes_table_is_the_recorded_run(capsys):
     assert capsys.readouterr().out in TEXTS["README.md"]
 
 
-# -------------------------------------------------------------------------- tools/runs.py: progress
+# -------------------------------------------------------------------- tools/run_folder.py: progress
 OF_FOUR_SECONDS = ["views: 3/8, 20 s left", "views: 6/8, 8 s left"]
 
 

@@ -32,8 +32,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import records
-import torch
 from records import ROOT, STUDIES, common
+
+import torch
 
 RUNS = Path("runs")  # of ROOT
 RUNNING = set()  # the programs

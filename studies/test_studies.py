@@ -17,28 +17,28 @@ from pathlib import Path
 
 import bayesncl
 import common
+import draw
 import interpret
+import records
+import report
+import run
 import shapes
 import simclr
 from conftest import Parsed, program_of, refusal, run_program, write_files
+from records import STUDIES
 
 import benchmark
 import compare
-import draw
 import mutants
 import notebook
 import numpy as np
 import pytest
 import quarter
-import records
-import report
-import run
 import theory
 import theory_gate
 import theory_nmf
 import torch
 import torch.nn.functional as F
-from records import STUDIES
 
 
 @pytest.fixture

@@ -48,9 +48,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import image_files  # noqa: E402
+from run_folder import progress, read_json  # noqa: E402
 
 import torch  # noqa: E402
-from runs import progress, read_json  # noqa: E402
 
 # In the order in which they are moved: before the last, the folder does not load as a data set.
 FILES = ("split.csv", "classes.txt", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")

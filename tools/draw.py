@@ -31,9 +31,8 @@ import common  # noqa: E402
 import interpret  # noqa: E402
 import look  # noqa: E402
 from common import need  # noqa: E402
+from run_folder import drawable, read_json  # noqa: E402
 from sparsehead import effective_rank, min_max_ratio, spectrum  # noqa: E402
-
-from runs import drawable, read_json  # noqa: E402
 
 try:
     import matplotlib

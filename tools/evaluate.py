@@ -16,9 +16,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+from run_folder import data_of, load_run  # noqa: E402
 
 import torch  # noqa: E402
-from runs import data_of, load_run  # noqa: E402
 
 
 def main(argv=None):

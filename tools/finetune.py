@@ -31,11 +31,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import simsiam  # noqa: E402
+from run_folder import labelled, load_backbone, progress, read_json, read_run, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
-from runs import labelled, load_backbone, progress, read_json, read_run, write_json  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 SETTINGS = "epochs", "min_steps", "classifier_lr", "weight_decay", "seed"  # kept beside accuracies

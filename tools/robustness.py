@@ -38,10 +38,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import shapes  # noqa: E402
+from run_folder import drawable, labelled, load_run, progress, read_json, read_run, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
-from runs import drawable, labelled, load_run, progress, read_json, read_run, write_json  # noqa: E402
 from torch import Tensor  # noqa: E402
 from torchvision.transforms.v2 import functional as TF  # noqa: E402
 

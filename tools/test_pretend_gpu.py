@@ -12,16 +12,16 @@ from types import SimpleNamespace
 from unittest import mock
 
 import common
+import pretend_gpu
 import shapes
 from conftest import ROOT, refusal, run_program
+from pretend_gpu import pretended_gpu
 
 import numpy as np
-import pretend_gpu
 import pytest
 import torch
 import torch.distributed as dist
 import torch.nn as nn
-from pretend_gpu import pretended_gpu
 
 # Of x (3, 3) on the GPU and c of the CPU: where the result is, launches, and reasons of waits.
 SEEN = {

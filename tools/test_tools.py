@@ -13,29 +13,29 @@ import zlib
 from argparse import Namespace
 
 import common
+import decode
+import finetune
 import image_files
 import interpret
 import look
 import mmncl
+import robustness
+import selection
 import shapes
 import sparsehead
 from conftest import ROOT, records, refusal, run_program, write_files
+from run_folder import data_of, load_run, read_json, read_run, write_json
 
-import decode
-import finetune
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import robustness
-import selection
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 import torchvision
 from matplotlib.colors import hsv_to_rgb, rgb_to_hsv
 from PIL import Image, ImageOps
-from runs import data_of, load_run, read_json, read_run, write_json
 from torchvision.transforms.v2 import functional as TF
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
+from run_folder import load_run  # noqa: E402
 
 import torch  # noqa: E402
-from runs import load_run  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 

@@ -1,7 +1,8 @@
 """BayesNCL less NCL wherever both were trained, and what the gate keeps."""
 
-import pandas as pd
 from records import table
+
+import pandas as pd
 
 CLAIMS = "dictionaries/claims-"
 FAIR = "dictionaries/fair-"

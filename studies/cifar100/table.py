@@ -1,7 +1,8 @@
 """BayesNCL less NCL along the papers' 200 epochs, and where each method ends."""
 
-import pandas as pd
 from records import table
+
+import pandas as pd
 
 FAIR = "dictionaries/fair-cifar100-"
 LONG = "cifar100/cifar100-long-"

@@ -1,8 +1,9 @@
 """The papers' claims, a row each: the paper's number, ours, and a verdict in words."""
 
+from records import COLUMNS, STUDIES, cell, read, values
+
 import numpy as np
 import pandas as pd
-from records import COLUMNS, STUDIES, cell, read, values
 from scipy import stats
 
 # ---------------------------------------------------------------------------------- the trainings

@@ -1,7 +1,8 @@
 """Dimensions beside chance and random directions; sparsity trained in, or added afterwards."""
 
-import pandas as pd
 from records import table
+
+import pandas as pd
 
 FAIR = "dictionaries/fair"
 SPARSITY = "dictionaries/cifar10-cpu-sparsity"

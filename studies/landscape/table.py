@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+from records import cell
+
 import numpy as np
 import pandas as pd
-from records import cell
 
 FOLDER = Path(__file__).parent
 PAPER = "landscape-paper-figures"  # the paper's learning rate and epochs

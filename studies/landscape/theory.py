@@ -29,9 +29,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import interpret  # noqa: E402
+from run_folder import write_json  # noqa: E402
 from sparse_coding import srelu  # noqa: E402
-
-from runs import write_json  # noqa: E402
 
 # ----------------------------------------------------------------------------------------- settings
 FEATURES = 5  # d of Theorems 1 and 2

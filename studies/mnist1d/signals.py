@@ -27,10 +27,10 @@ import bayesncl  # noqa: E402
 import common  # noqa: E402
 import interpret  # noqa: E402
 import ncl  # noqa: E402
+import records  # noqa: E402
 import simclr  # noqa: E402
 
 import numpy as np  # noqa: E402
-import records  # noqa: E402
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 import torch.nn.functional as F  # noqa: E402

@@ -1,7 +1,8 @@
 """The published run beside ours, and the paired differences of the methods."""
 
-import pandas as pd
 from records import cell, values
+
+import pandas as pd
 from scipy import stats
 
 # A number of the records, the published one, digits behind the point.

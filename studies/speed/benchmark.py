@@ -34,8 +34,7 @@ import common  # noqa: E402
 import interpret  # noqa: E402
 import shapes  # noqa: E402
 import simclr  # noqa: E402
-
-from runs import progress  # noqa: E402
+from run_folder import progress  # noqa: E402
 
 
 def seconds(call) -> float:

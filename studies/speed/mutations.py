@@ -29,8 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import interpret  # noqa: E402
-
-from runs import progress  # noqa: E402
+from run_folder import progress  # noqa: E402
 
 LAYERS = "--head-hidden 32 --head-out 16"
 TRAIN = f"simclr.py {SMALL} {LAYERS} --epochs 1 --out"
