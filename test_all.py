@@ -1559,7 +1559,7 @@ def test_the_final_record_is_the_evaluation(left):
     with contextlib.redirect_stdout(io.StringIO()) as table:
         common.print_table(last, data)
     assert table.getvalue() in printed
-    assert printed.endswith(f"\npython interpret.py {folder}\npython look.py {folder}\n")
+    assert printed.endswith(f"\npython tools/interpret.py {folder}\npython look.py {folder}\n")
 
 
 def test_the_table_has_a_row_for_each_label(capsys):
@@ -1583,7 +1583,7 @@ def test_a_label_of_one_class_is_left_out(tiny, tmp_path, monkeypatch, capsys):
     first, *_, final = records(Path("run"))
     trivial = {"knn", "lp1", "lp5", "knn5", "cons", "text_r1", "image_r5", "zero_shot"}
     assert trivial & {*first, *final} == set() < {"background_lp1", "background_cons"} & {*final}
-    for program in "interpret.py", "look.py":
+    for program in "tools/interpret.py", "tools/look.py":
         run_program(f"{program} run")
         assert "y has one class, cat" in capsys.readouterr().out
     found = json.loads(Path("run/interpret.json").read_text())["numbers"]

@@ -145,7 +145,7 @@ def make(question: str, run: str, seed: int | None, lines: list[str], args) -> b
         if command:
             call(command, log, device)
         if seed is not None:
-            call(["interpret.py", str(folder)], log, device)
+            call(["tools/interpret.py", str(folder)], log, device)
         for line in measured:
             call([*line, *data], log, device)
         record = records.keep(question, ROOT / folder)

@@ -333,7 +333,7 @@ def embeddings() -> None:
 
         lines = []
         for file in progress(sorted(folder.glob("*.npz")), "interpret.py"):
-            command = ["interpret.py", file, "--out", folder / "out"]
+            command = ["tools/interpret.py", file, "--out", folder / "out"]
             labels = folder / f"{file.stem}-labels.npy"
             if labels.exists():
                 command += ["--labels", labels]

@@ -161,7 +161,7 @@ def ctrl_c_of_readers(root: Path) -> tuple[int, list[str]]:
     z = np.random.default_rng(0).normal(size=(2000, 256)).astype(np.float32)
     np.save(root / "wide.npy", z)
     failures = []
-    for program in ["interpret.py", "look.py"] * 3:
+    for program in ["tools/interpret.py", "tools/look.py"] * 3:
         (root / "out.txt").write_text("")
         process = forked.start(f"{program} wide.npy --out read", root)
         interrupt(process, root, "measuring", 0.05)
@@ -273,7 +273,7 @@ def disks_of_readers(root: Path) -> tuple[int, list[str]]:
     disk.mkdir()
     for options in "size=4k", "size=16k", "ro":
         mount(disk, options)
-        for program in "interpret.py", "look.py":
+        for program in "tools/interpret.py", "tools/look.py":
             ending = forked.run(f"{program} wide.npy --out {disk}/read", root)
             wrong = how_it_ended(ending.code, ending.err, 2)
             if wrong:

@@ -36,7 +36,7 @@ TRAIN = f"simclr.py {SMALL} {LAYERS} --epochs 1 --out"
 MAPPED = f"simclr.py --dataset mapped --data-root . {NETWORK} {LAYERS} --epochs 1 --out new"
 RESUME = "simclr.py --resume run"
 SELECT = "tools/selection.py run --device cpu"
-INTERPRET = "interpret.py {} --out new"
+INTERPRET = "tools/interpret.py {} --out new"
 
 INPUTS = {  # what it is: the damaged file, who reads it, and where its numbers are then
     "checkpoint, --resume": ("run/checkpoint.pt", RESUME, "run/metrics.jsonl"),

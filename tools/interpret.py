@@ -5,9 +5,9 @@
 """What do the dimensions of an embedding stand for? Numbers for any embedding, beside what chance
 and random directions give.
 
-    python interpret.py runs/my-run               a finished run of any method here
-    python interpret.py embedding.npz             z (N, K); where you have them y (N,) and h (N, d)
-    python interpret.py latents.npz --labels y.npy --features h.npy --classes names.txt
+    python tools/interpret.py runs/my-run         a finished run of any method here
+    python tools/interpret.py embedding.npz       z (N, K); where you have them y (N,) and h (N, d)
+    python tools/interpret.py latents.npz --labels y.npy --features h.npy --classes names.txt
 
 A dimension is the list of images that it is active on, the strongest first. What it says about
 labels is counted over these lists, so it costs what the active entries cost, and not N times K.
