@@ -881,7 +881,7 @@ class Run:
         print_table(metrics, self.data)
         print(f"{seconds:.0f} s of training. More of the dimensions, and pictures of them:")
         folder = shlex.quote(str(self.folder))
-        print(f"python tools/interpret.py {folder}\npython look.py {folder}")
+        print(f"python tools/interpret.py {folder}\npython tools/look.py {folder}")
 
 
 @contextlib.contextmanager

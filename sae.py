@@ -36,7 +36,7 @@ et al., "Sanity Checks for Sparse Autoencoders", arXiv 2602.14111.
     python sae.py runs/my-run --topk 32 --batch-topk
     python sae.py runs/my-run --mono-weight 0.1
     python sae.py runs/my-run --frozen-decoder           the control
-    python look.py runs/my-sae                           what each unit stands for
+    python tools/look.py runs/my-sae                           what each unit stands for
 
 Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai) and BatchTopK's
 (B: BatchTopK of bartbussmann), and from dictionary_learning of saprmarks, which has both (D);

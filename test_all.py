@@ -1559,7 +1559,8 @@ def test_the_final_record_is_the_evaluation(left):
     with contextlib.redirect_stdout(io.StringIO()) as table:
         common.print_table(last, data)
     assert table.getvalue() in printed
-    assert printed.endswith(f"\npython tools/interpret.py {folder}\npython look.py {folder}\n")
+    hints = [f"python tools/{program}.py {folder}" for program in ("interpret", "look")]
+    assert printed.splitlines()[-2:] == hints
 
 
 def test_the_table_has_a_row_for_each_label(capsys):
@@ -3344,9 +3345,9 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
     opens = int(np.argmax(scores)) if scores else 0
     told = dict(keys=list(findings.labels), labels=classes, opens=opens)
     shown = dict(N=e.N, shown=[48, 40], near=min(12, len(chosen) - 1), bins=32)
-    command = f"python look.py {command} --out page"
+    command = f"python tools/look.py {command} --out page"
     assert meta == told | shown | dict(runs=facts, command=command)
-    if command.startswith("python look.py run"):
+    if command.startswith("python tools/look.py run"):
         images = shapes.draw(240, 100)["x_test"].transpose(0, 2, 3, 1)
     if images is None:
         assert (tile, sheets) == (None, [])
@@ -3458,7 +3459,7 @@ def test_a_page_is_one_script_of_its_template(tmp_path):
         run_program("look.py", tmp_path / "z.npz", *flags)
         texts.append((tmp_path / "look.html").read_text(encoding="utf-8"))
     assert texts[1] == texts[2]
-    template = (ROOT / "assets/look.html").read_text(encoding="utf-8")
+    template = (ROOT / "tools/look.html").read_text(encoding="utf-8")
     script = template.split("<script>")[1].split("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     for text in texts[:2]:

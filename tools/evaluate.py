@@ -2,7 +2,7 @@
 
     python tools/evaluate.py runs/my-run --dataset mine
     python tools/evaluate.py runs/my-run --dataset mine --out mine.npz
-    python look.py mine.npz                                     or interpret.py
+    python tools/look.py mine.npz                                     or interpret.py
 
 It prints what the end of a training prints and leaves the run as it is. Probes are fitted on the
 training images of that data set. --out keeps h, z, labels and images of the test set.

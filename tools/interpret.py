@@ -5,7 +5,7 @@
 """What do the dimensions of an embedding stand for? Numbers for any embedding, beside what chance
 and random directions give.
 
-    python tools/interpret.py runs/my-run         a finished run of any method here
+    python tools/interpret.py runs/my-run   a finished run of any method here
     python tools/interpret.py embedding.npz       z (N, K); where you have them y (N,) and h (N, d)
     python tools/interpret.py latents.npz --labels y.npy --features h.npy --classes names.txt
 

@@ -4,10 +4,10 @@
 # ///
 """An embedding as a page to browse what its dimensions stand for, as pictures and as a table.
 
-    python look.py runs/my-run                     a finished run, into its folder
-    python look.py runs/my-run runs/other          the first's page has all runs of the same images
-    python look.py embedding.npz --images images.npy --classes names.txt
-    python look.py latents.npz --labels y.npy --features h.npy --images folder/ --names files.txt
+    python tools/look.py runs/my-run               a finished run, into its folder
+    python tools/look.py runs/my-run runs/other    the first's page has all runs of the same images
+    python tools/look.py embedding.npz --images images.npy --classes names.txt
+    python tools/look.py latents.npz --labels y.npy --features h.npy --images folder/
 
 A file is what interpret.py reads: z (N, K), where you have them y, h and images. Without images the
 page has none. What counts as active, and what the numbers mean, stands in interpret.py. Of a folder
@@ -46,7 +46,7 @@ import torchvision.transforms.v2.functional as TF
 from PIL import Image
 from torch import Tensor
 
-ASSETS = Path(__file__).parent / "assets"
+ASSETS = Path(__file__).resolve().parents[1] / "assets"
 # How much a page shows at most
 MOST = 2000  # dimensions, those of most interest
 PICTURED = 20_000  # images, at random
@@ -648,8 +648,8 @@ def page(sources: list[Source], command: str) -> str:
 
 
 def filled(meta: dict, numbers: str, sheets: list[str]) -> str:
-    """assets/look.html with a page's contents in their places."""
-    text = (ASSETS / "look.html").read_text(encoding="utf-8")
+    """tools/look.html with a page's contents in their places."""
+    text = Path(__file__).with_name("look.html").read_text(encoding="utf-8")
     script = text.split("<script>")[1].split("</script>")[0]  # the one that may run
     digest = hashlib.sha256(script.encode()).digest()
     sheets = [f'<script type="text/plain" class="sheet">{sheet}</script>' for sheet in sheets]
@@ -780,7 +780,7 @@ def main(argv=None):
     if argv is None:
         argv = sys.argv[1:]
     args = parser().parse_args(argv)
-    command = shlex.join(["python", "look.py", *argv])
+    command = shlex.join(["python", "tools/look.py", *argv])
     for path in args.sources:
         need(path.exists(), f"{path} is not there")
     need(args.images or not args.names, "--names names the files of --images, a folder")
