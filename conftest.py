@@ -18,8 +18,9 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent
-STUDIES = [str(file.parent) for file in sorted(ROOT.glob("studies/*/*.py"))]
-sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "studies"), *dict.fromkeys(STUDIES)]
+FOLDERS = [ROOT / name for name in ("tools", "checks", "studies")]
+FOLDERS += dict.fromkeys(file.parent for file in sorted(ROOT.glob("studies/*/*.py")))
+sys.path[:0] = [str(ROOT), *map(str, FOLDERS)]
 
 import common  # noqa: E402
 import interpret  # noqa: E402

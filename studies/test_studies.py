@@ -429,7 +429,7 @@ def test_a_run_on_a_pretended_gpu_is_recorded(planted, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     text = (records.ROOT / "studies/speed/runs.txt").read_text()
     planted(re.search("^cifar100-bayesncl .*", text, re.M).group())
-    argv = [str(records.ROOT / name) for name in ("tools/pretend_gpu.py", "bayesncl.py")]
+    argv = [str(records.ROOT / name) for name in ("checks/pretend_gpu.py", "bayesncl.py")]
     lines = f"import runpy, sys; sys.argv[:1] = {argv}; "
     write_files(".", {"bayesncl.py": f"{lines}runpy.run_path(sys.argv[0], None, '__main__')"})
     np.savez("cifar100.npz", **shapes.draw(48, 40))

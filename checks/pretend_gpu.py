@@ -1,6 +1,6 @@
 """A GPU that is not there: what a program does with one, seen on a machine without.
 
-    python tools/pretend_gpu.py bayesncl.py --epochs 1 --limit 600
+    python checks/pretend_gpu.py bayesncl.py --epochs 1 --limit 600
 
 runs a program of this project, of any flags, on a pretended GPU. It prints how many kernels a step
 launches, and each line at which the host waits for the GPU. A new run goes into a temporary folder,

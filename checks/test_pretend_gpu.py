@@ -104,7 +104,7 @@ def test_a_step_is_from_backward_to_backward(waits, count):
         assert two_epochs(waits, "cuda") == expected
     lines, first = inspect.getsourcelines(two_epochs)
     line = first + lines.index("                loss.item()\n")
-    found = {(f"tools/test_pretend_gpu.py:{line}", "value read"): count} if count else {}
+    found = {(f"checks/test_pretend_gpu.py:{line}", "value read"): count} if count else {}
     assert record.waits_in_steps == found
     assert record.steps == [5] * 6  # mul and sum; ones_like and mul; the optimiser's
     text = f"launches a step: 5 (median of 6)\nwaits within a step: {count}\n"
