@@ -1,6 +1,6 @@
 """Other faults: a kill at each write, Ctrl-C, a full disk, a read-only one, several processes.
 
-    python studies/speed/faults.py --write studies/speed/faults-<date>.txt
+    python checks/faults.py --write checks/faults-<date>.txt
 
 After each the program has to end as it says, in one line and with its exit code, and the run has to
 go on to the same files, bit for bit. For the disks root mounts a small file system in memory; who
@@ -18,11 +18,12 @@ import time
 from pathlib import Path
 
 import forked
-import numpy as np
 from compare import differences
 from forked import COMMANDS, SMALL, note_always
 
-ROOT = Path(__file__).resolve().parents[2]
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import interpret  # noqa: E402

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 import torch._dynamo  # an optimizer imports it at its first use
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import shapes  # noqa: E402

@@ -1,6 +1,6 @@
 """What becomes of damaged input? Each is to be refused in one line, or to change no number.
 
-    python studies/speed/mutations.py --write studies/speed/mutations-<date>.txt
+    python checks/mutations.py --write checks/mutations-<date>.txt
 
 Files of every kind that a program reads are damaged at random: bits flipped, bytes overwritten,
 cut off, another file or nothing in its place; and by someone who can write the format: a key
@@ -17,15 +17,16 @@ from collections import Counter
 from pathlib import Path
 
 import forked
-import numpy as np
-import torch
 from compare import parts, read
 from damage import damage
 from forked import NETWORK, SMALL
+
+import numpy as np
+import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import interpret  # noqa: E402

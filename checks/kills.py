@@ -1,6 +1,6 @@
 """Does a training that is killed at any moment end like one that nobody disturbs?
 
-    python studies/speed/kills.py --write studies/speed/kills-<date>.txt
+    python checks/kills.py --write checks/kills-<date>.txt
 
 Each program trains for a second or two, is killed at random moments (SIGKILL) and resumed, and is
 killed again, until it is through. Then every file but config.json is compared, bit for bit, with
@@ -15,11 +15,12 @@ import time
 from pathlib import Path
 
 import forked
-import numpy as np
 from compare import differences
 from forked import COMMANDS, EPOCHS
 
-ROOT = Path(__file__).resolve().parents[2]
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import interpret  # noqa: E402

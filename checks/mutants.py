@@ -1,7 +1,7 @@
 """Which small bugs do the tests miss?
 
-    python studies/speed/mutants.py                 the bugs of mutants.txt
-    python studies/speed/mutants.py mine.txt        those of another list
+    python checks/mutants.py                 the bugs of mutants.txt
+    python checks/mutants.py mine.txt        those of another list
 
 A row "FILE: OLD → NEW" is a bug: OLD, which FILE has once, becomes NEW, in a copy of the last
 commit; ⏎ is a newline. The tests that ran those lines are asked first, then all but the slow ones.
@@ -20,7 +20,7 @@ from queue import Queue
 from coverage import CoverageData
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+ROOT = HERE.parent
 COPIES = 2  # tests at a time, one thread each
 
 
