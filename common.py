@@ -2,7 +2,7 @@
 optimiser, processes, run folder; at the end the linear probe, the papers' measures, and launch.
 
 No loss and no training loop is here. A method file and this one are a whole program; the built-in
-data set needs shapes.py too. A run leaves a folder, from which interpret.py and look.py go on.
+data set needs shapes.py too. A run leaves a folder, which the programs in tools/ read.
 
 Where all methods differ from their authors' code:
 1. The CIFAR stem has padding 1 (NCL: 2).
@@ -12,8 +12,8 @@ Where all methods differ from their authors' code:
 4. Inputs are (x − 0.5) / 0.25 for every data set.
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
 6. The network is trained in bf16 where that is faster, else in fp32 (NCL: fp16).
-7. Rates and momenta change with every step (some: every epoch). A warm-up of n steps starts from
-   1/(n + 1) of the peak, by sparsehead.py's --schedule step from 1/n (NCL: from a rate of 3e-5).
+7. Rates and momenta change with every step (some: every epoch), and the warm-up begins near 0 (NCL:
+   at a rate of 3e-5).
 8. Under torchrun on CPUs, each process has its own BatchNorm.
 """
 
@@ -21,6 +21,7 @@ import argparse
 import contextlib
 import ctypes
 import functools
+import io
 import json
 import math
 import os
@@ -33,12 +34,17 @@ import zipfile
 from datetime import datetime
 from pathlib import Path
 
-# Where the processor has no bf16, threads that wait do not spin, by which two trainings at a time
-# are faster. In bf16 they would be slower (studies/speed). torch reads this when it is imported, so
-# programs import common first.
+# Two settings that make training on a CPU faster (studies/speed has the measurements); skip them at
+# first reading. Without bf16, threads that wait should sleep and not spin, which leaves the cores
+# to other programs: torch reads this when it is imported, so every program imports common first.
+# And glibc should keep the memory that is freed, because new pages cost 5 to 14 % of the time.
 CPUINFO = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
 if "_bf16" not in CPUINFO:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
+    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST = -1, -3, 2**31 - 1
+    if ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, LARGEST):  # glibc before 2.35 refuses
+        ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, LARGEST)
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
@@ -79,15 +85,47 @@ def number(kind, least, most=math.inf):
     return parse
 
 
+def presets(table: dict[str, list]) -> dict[str, dict]:
+    """A table of settings → the settings of each preset, {name: {setting: value}}.
+
+    table: {setting: its values, one for each column}. The row "preset" names the columns; a column
+    with several names is a preset under each of them.
+    """
+    named = {}
+    for column in zip(*table.values()):
+        settings = dict(zip(table, column))
+        for name in settings.pop("preset").split():
+            named[name] = settings
+    return named
+
+
+def table_of(presets: dict[str, dict]) -> str:
+    """Presets as a table for --help: a row for each setting; equal presets share a column."""
+    columns = {}  # settings → their names
+    for name, settings in presets.items():
+        columns.setdefault(tuple(settings.items()), []).append(name)
+    rows = [["", *map(", ".join, columns.values())]]
+    for setting in presets["default"]:
+        rows.append([setting, *(str(dict(settings)[setting]) for settings in columns)])
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
 class Parser(argparse.ArgumentParser):
     """--device, --out and --resume; image_flags() adds what all image methods share.
 
-    A flag that is left out has the value of the run that --resume names, else the preset's.
+    A flag that is left out has the preset's value, or that of the run which --resume names. So no
+    flag has a default of its own, and argparse tells only what was typed (SUPPRESS).
     """
 
     def __init__(self, file: str, doc: str, presets: dict[str, dict]):
-        raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(description=doc, formatter_class=raw, argument_default=argparse.SUPPRESS)
+        super().__init__(
+            description=doc,
+            epilog=f"The presets, by the name of the data set:\n\n{table_of(presets)}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            argument_default=argparse.SUPPRESS,
+        )
         self.method = Path(file).stem
         self.presets = presets
         self.defaults = dict(device=DEVICE, out=None, resume=None)
@@ -104,7 +142,11 @@ class Parser(argparse.ArgumentParser):
         share = number(float, 0, 1)
         add = self.add_argument
         add("--dataset", help="shapes, cifar10, cifar100, stl10, svhn, your own (default: shapes)")
-        add("--preset", choices=self.presets, help="settings for this data set, not --dataset's")
+        add(
+            "--preset",
+            choices=self.presets,
+            help="the settings of this name instead of the data set's",
+        )
         add("--data-root", help="folder of the data sets (default: data)")
         add("--limit", type=count, help="train on so many images, classes in proportion")
         archs = ["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"]
@@ -140,12 +182,14 @@ class Parser(argparse.ArgumentParser):
             more = sorted(typed.keys() - {"resume", "device", "data_root", "compile"})
             need(not more, f"--resume goes on by the run's settings; leave out {', '.join(more)}")
         else:
-            name = typed.get("preset", typed.get("dataset", "shapes"))
-            settings = self.presets.get(name, self.presets["default"])
+            name = typed.get("preset") or typed.get("dataset") or "shapes"
+            preset = self.presets.get(name, self.presets["default"])
             words = sys.argv[1:] if argv is None else argv
             command = shlex.join([f"{self.method}.py", *words])
-            settings = settings | dict(method=self.method, command=command, processes=WORLD)
-        args = argparse.Namespace(**self.defaults | settings | typed)
+            about = dict(method=self.method, command=command, processes=WORLD)
+            settings = self.defaults | preset | about
+        settings = settings | typed
+        args = argparse.Namespace(**settings)
         check_device(args.device)
         if getattr(args, "precision", None) == "auto":
             args.precision = "bf16" if has_bf16(args.device) else "fp32"
@@ -188,37 +232,35 @@ def has_bf16(device: str) -> bool:
 class Data:
     """The data set args.dataset, with args.limit of its training images.
 
-    train, test   "x", images (N, 3, H, W) uint8; where there are any, labels "y" and "background",
-                  (N,) int64, and "captions" as they are
+    train, test   "x", images (N, 3, H, W) uint8; where there are any, labels "y" (N,) int64, a
+                  second label "background", as in the built-in data, and "captions" for mmncl.py
     classes       "y" and "background" → the classes (C,), integers or words; label k is the k-th
     images        what pre-training sees: x_unlabeled where there is one, else x_train
+
+    All images are in memory, so there is no DataLoader: a batch is a row of indices.
     """
 
     def __init__(self, args: argparse.Namespace, unlabelled=True):
-        if RANK > 0:
-            dist.barrier()  # until the first process has downloaded the data
-        arrays = find_arrays(args.dataset, Path(args.data_root))
-        if RANK == 0 and WORLD > 1:
-            dist.barrier()  # now the others go on
+        with first_process_first():  # it may have to download the data
+            arrays = find_arrays(args.dataset, Path(args.data_root))
         self.train = part_of(arrays, "train")
         self.test = part_of(arrays, "test")
         self.classes = {}
         for kind in ("y", "background"):
             if kind in self.train or kind in self.test:
                 self.classes[kind] = number_labels(self.train, self.test, kind)
-        pool = None
+        extra = None  # images for pre-training alone, as STL-10 has them
         if unlabelled and "x_unlabeled" in arrays:
-            pool = part_of(arrays, "unlabeled")["x"]
+            extra = part_of(arrays, "unlabeled")["x"]
         if args.limit:
-            n = len(self.train["x"]) if pool is None else len(pool)
+            n = len(self.train["x"]) if extra is None else len(extra)
             need(args.limit <= n, f"--limit {args.limit}: there are {n} training images")
-            # Evenly spaced in the order of classes, these stay in proportion.
-            by_class = self.train.get("y", torch.zeros(len(self.train["x"]))).argsort(stable=True)
-            chosen = by_class[evenly(args.limit, len(by_class))].sort().values
+            labels = self.train.get("y", torch.zeros(len(self.train["x"])))
+            chosen = in_proportion(labels, args.limit)
             self.train = {kind: values[chosen] for kind, values in self.train.items()}
-            if pool is not None:
-                pool = pool[evenly(args.limit, n)]
-        self.images = self.train["x"] if pool is None else pool
+            if extra is not None:
+                extra = extra[evenly(args.limit, n)]
+        self.images = self.train["x"] if extra is None else extra
         if args.device.startswith("cuda"):
             free, _ = torch.cuda.mem_get_info(args.device)
             if 2 * self.images.nbytes < free:
@@ -256,6 +298,12 @@ def evenly(most: int, total: int) -> Tensor:
     """At most `most` of the numbers 0, …, total − 1, evenly spaced."""
     count = min(most, total)
     return torch.arange(count) * total // count
+
+
+def in_proportion(y: Tensor, most: int) -> Tensor:
+    """The indices of at most `most` images in which the classes of y (N,) are in proportion."""
+    by_class = y.argsort(stable=True)
+    return by_class[evenly(most, len(y))].sort().values
 
 
 MEDMNIST = {  # the keys of that collection's files
@@ -333,7 +381,7 @@ def part_of(arrays: dict[str, np.ndarray], part: str) -> dict[str, Tensor | np.n
         x = x.transpose(0, 3, 1, 2)
     right = x.dtype == np.uint8 and x.ndim == 4 and x.shape[1] in (1, 3) and len(x) > 1
     need(right, f"{told}; needed: two or more uint8 (N, H, W, 3), (N, 3, H, W) or grey images")
-    found["x"] = torch.from_numpy(x).expand(-1, 3, -1, -1)
+    found["x"] = torch.from_numpy(x).expand(-1, 3, -1, -1)  # grey becomes three equal channels
     return found
 
 
@@ -362,13 +410,14 @@ def number_labels(train: dict, test: dict, kind: str) -> np.ndarray:
 # ------------------------------------------------------------------------------------------- views
 # torchvision's operators on float tensors, equal to 1e-5, with parameters drawn for each image.
 def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
-    """The matrices (N, size, inputs) that resize one axis of `inputs` pixels to `size`.
+    """The matrices (N, size, inputs) that crop and resize one axis of `inputs` pixels to `size`.
 
-    Row o weights the input pixels around the centre of output pixel o, as widely as the crop
-    shrinks (anti-aliasing), and none beyond the crop.
+    A matrix for each image, because each has its own crop; torchvision would take them one by one.
+    Row o holds the weights of the input pixels in output pixel o. They fall with the distance of
+    the centres: by a triangle (bilinear) or Keys' cubic with a = −½ (bicubic). Where a crop shrinks
+    n-fold, that is n times as wide (anti-aliasing).
 
     start, length: (N,), the crops in pixels
-    kind: a triangle (bilinear) or Keys' cubic with a = −½ (bicubic)
     """
     scale = (length / size)[:, None, None]  # (N, 1, 1): input pixels for each output pixel
     start = start[:, None, None]
@@ -378,13 +427,13 @@ def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
 
     # The centres' distance, in output pixels where the crop shrinks, else in input pixels.
     t = (j - start - scale * o).abs() / scale.clamp(min=1)  # (N, size, inputs)
-    triangle = (1 - t).clamp(min=0)
-    weight = triangle
+    to_1 = (1 - t).clamp(min=0)  # 1 − t for t < 1, beyond it 0
+    to_2 = (2 - t).clamp(min=0)  # 2 − t for t < 2, beyond it 0
+    weight = to_1
     if kind == "bicubic":
-        # Keys' cubic is 2 − 4t + 2.5t² − 0.5t³ for 1 < t < 2: this is `wide`, 0 beyond 2.
-        # For t < 1 it is 1 − 2.5t² + 1.5t³ = wide − (1 − 2t)(1 − t)²; there `triangle` is 1 − t.
-        wide = (0.5 - 0.5 * t) * (2 - t).clamp(min=0).square()
-        weight = wide - (1 - 2 * t) * triangle.square()
+        # Keys' cubic. From 1 to 2 it is ½ (1 − t) (2 − t)²; below 1 that, less (1 − 2t) (1 − t)²,
+        # is 1 − 2.5t² + 1.5t³.
+        weight = (0.5 - 0.5 * t) * to_2.square() - (1 - 2 * t) * to_1.square()
     inside = (j > start) & (j < start + length)
     weight = weight * inside
     return weight / weight.sum(2, keepdim=True)
@@ -402,13 +451,13 @@ def random_boxes(n: int, h: int, w: int, min_scale: float, device):
     height = (area / aspect).sqrt().round()
     fits = (width >= 1) & (width <= w) & (height >= 1) & (height <= h)  # (n, 10)
 
-    found = fits.any(1)
-    first = fits.int().argmax(1, keepdim=True)
-    width = torch.where(found, width.gather(1, first)[:, 0], min(w, round(h * 4 / 3)))
-    height = torch.where(found, height.gather(1, first)[:, 0], min(h, round(w * 4 / 3)))
+    one_fits = fits.any(1)
+    first = fits.int().argmax(1, keepdim=True)  # the first of the tries that fit
+    width = torch.where(one_fits, width.gather(1, first)[:, 0], min(w, round(h * 4 / 3)))
+    height = torch.where(one_fits, height.gather(1, first)[:, 0], min(h, round(w * 4 / 3)))
     place = torch.rand(2, n, device=device)
-    top = torch.where(found, place[0] * (h - height + 1), (h - height) / 2).floor()
-    left = torch.where(found, place[1] * (w - width + 1), (w - width) / 2).floor()
+    top = torch.where(one_fits, place[0] * (h - height + 1), (h - height) / 2).floor()
+    left = torch.where(one_fits, place[1] * (w - width + 1), (w - width) / 2).floor()
     return top, left, height, width
 
 
@@ -445,13 +494,11 @@ def adjust_saturation(x: Tensor, factor: Tensor) -> Tensor:
 def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
     """Turn the hue of x (N, 3, H, W) in [0, 1] by shift (N, 1, 1, 1) turns.
 
-    By the formula of HSV without branches: with value V, chroma C and hue H in sixths of a turn,
-    a channel is V − C + C · clamp(ramp, 0, 1); the ramps of red, green and blue are
-    |H − 3| − 1, 2 − |H − 2| and 2 − |H − 4|.
+    To HSV, where the hue counts from 0 to 6 (0 red, 2 green, 4 blue), and back.
     """
     r, g, b = x.unbind(1)
-    value = x.amax(1)
-    chroma = value - x.amin(1)
+    value = x.amax(1)  # (N, H, W): the largest channel
+    chroma = value - x.amin(1)  # and how far the smallest lies below it
     scale = 1 / chroma.clamp(min=1e-9)  # a grey pixel has no hue; any will do
 
     hue = torch.where(value == g, 2 + (b - r) * scale, 4 + (r - g) * scale)
@@ -459,13 +506,11 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
     hue = hue + 6 * shift[:, 0]
     hue = hue - 6 * (hue / 6).floor()  # modulo 6
 
-    ramps = [(hue - 3).abs() - 1, 2 - (hue - 2).abs(), 2 - (hue - 4).abs()]
-    ramps = torch.stack(ramps, 1).clamp(0, 1)
-    return torch.addcmul((value - chroma)[:, None], chroma[:, None], ramps)
-
-
-# In the order of random_colour's factors.
-COLOUR_OPERATORS = [adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue]
+    # A channel is largest within 1 of its own hue and smallest beyond 2; between them it is linear.
+    # So red falls from hue 1 to 2 and rises from 4 to 5, which is |hue − 3| − 1.
+    share = [(hue - 3).abs() - 1, 2 - (hue - 2).abs(), 2 - (hue - 4).abs()]
+    share = torch.stack(share, 1).clamp(0, 1)  # (N, 3, H, W)
+    return torch.addcmul((value - chroma)[:, None], chroma[:, None], share)
 
 
 def gaussian_blur(x: Tensor, sigma: Tensor) -> Tensor:
@@ -476,13 +521,15 @@ def gaussian_blur(x: Tensor, sigma: Tensor) -> Tensor:
     n, c, s, _ = x.shape
     half = min(6, s - 1)
     offset = torch.arange(-half, half + 1, device=x.device)
-    taps = (-offset.square() / (2 * sigma.square()[:, None])).softmax(1)  # (N, kernel), a Gaussian
-    # Along an axis blur is a matrix. Its column j is what blur makes of the unit vector j.
-    unit = F.pad(torch.eye(s, device=x.device)[None], (half, half), mode="reflect")[0]
-    windows = unit.unfold(1, 2 * half + 1, 1)  # (S, S, kernel): of vector j, around pixel i
-    matrix = (windows @ taps.T).permute(2, 1, 0)  # (N, S, S): image, i, j
-    x = torch.bmm(x.reshape(n, c * s, s), matrix.mT).view_as(x)
-    return matrix[:, None] @ x
+    weight = (-offset.square() / (2 * sigma.square()[:, None])).softmax(1)  # (N, kernel), Gaussian
+    # Output pixel i adds up, for each offset, its weight times pixel i + offset, which the borders
+    # reflect. Along one axis that is a matrix (N, S, S): image, output pixel, input pixel.
+    pixel = (torch.arange(s, device=x.device)[:, None] + offset).abs()  # (S, kernel)
+    pixel = s - 1 - (s - 1 - pixel).abs()
+    blur = x.new_zeros(n, s, s)
+    blur.scatter_add_(2, pixel.expand(n, -1, -1), weight[:, None].expand(-1, s, -1))
+    x = torch.bmm(x.reshape(n, c * s, s), blur.mT).view_as(x)
+    return blur[:, None] @ x
 
 
 def coin(p: float, x: Tensor) -> Tensor:
@@ -496,11 +543,10 @@ def on_cpu(x: Tensor) -> bool:
 
 
 def change_some(x: Tensor, chosen: Tensor, change, values: Tensor) -> Tensor:
-    """The images x (N, 3, H, W) where those that are chosen (N,) became change(x, values).
+    """change(x, values) where `chosen` (N,) is True, x (N, 3, H, W) elsewhere; values: (N, …).
 
-    values: (N, …). A GPU changes all of them and selects: asking which ones would make it wait. A
-    CPU changes the chosen alone; with all, a training of ResNet-8 takes 14 % longer on two cores of
-    an Intel Xeon, one of ResNet-20 7 %.
+    A GPU changes all images and selects: asking which ones would make it wait. A CPU changes the
+    chosen ones alone, by which a training takes 7 to 14 % less time.
     """
     if on_cpu(x):
         x = x.clone()
@@ -516,14 +562,18 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     of it. The order of the operators is drawn for each image.
     """
     drawn = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
-    drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1); 0 changes nothing
-    factors = 1 + jitter * drawn  # of brightness, contrast and saturation
-    factors[3] = jitter / 4 * drawn[3]  # the hue's, in turns
+    drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1); 0, as a fifth of the images have, is no change
+    changes = [
+        (adjust_brightness, 1 + jitter * drawn[0]),
+        (adjust_contrast, 1 + jitter * drawn[1]),
+        (adjust_saturation, 1 + jitter * drawn[2]),
+        (adjust_hue, jitter / 4 * drawn[3]),
+    ]
     if jitter:
         order = torch.rand(len(x), 4, device=x.device).argsort(1)  # (N, 4)
-        for turn in order.T:  # (N,): the operator that each image gets now
-            for k, adjust in enumerate(COLOUR_OPERATORS):
-                x = change_some(x, turn == k, adjust, factors[k])
+        for turn in order.T:  # (N,): which of the four changes each image gets now
+            for k, (adjust, values) in enumerate(changes):
+                x = change_some(x, turn == k, adjust, values)
     return torch.where(coin(gray, x), grayscale(x), x)
 
 
@@ -539,6 +589,9 @@ def random_blur(x: Tensor, p: float) -> Tensor:
 def normalise(x: Tensor) -> Tensor:
     """[0, 1] → about zero mean and unit variance, by the same two numbers for every data set."""
     return (x - 0.5) / 0.25
+
+
+VIEWS = "min_scale", "jitter", "gray", "blur", "crop"  # the settings of a view
 
 
 def augment(x: Tensor, size: int, min_scale, jitter, gray, blur, crop, flip=0.5) -> Tensor:
@@ -570,7 +623,7 @@ def eval_view(x: Tensor, size: int) -> Tensor:
     Images of 8/7 that size (ImageNet's 256 pixels for 224) are cut, not resized.
     """
     side = min(x.shape[2:])
-    if 7 * side == 8 * size:
+    if side == size * 8 / 7:
         side = size
     x = TF.center_crop(x, [side, side]).float() / 255
     return normalise(TF.resize(x, [size, size], antialias=True))
@@ -626,8 +679,9 @@ class LARS(torch.optim.Optimizer):
     """Layer-wise adaptive rate scaling: SGD with momentum and a rate for each weight tensor.
 
     You et al. 2017, arXiv 1708.03888. The gradient g of a weight w becomes r · (g + decay · w),
-    with r = trust · ‖w‖ / (‖g‖ + decay · ‖w‖). With `clip` r becomes min(r / lr, 1). Where w = 0, r
-    is 1; where g = 0, r is 0. Biases and norms, which have one axis, get plain SGD without decay.
+    with r = trust · ‖w‖ / (‖g‖ + decay · ‖w‖): a step is in proportion to the weight. With `clip`
+    r becomes min(r / lr, 1), so that a layer's rate is min(r, lr). Where w = 0, r is 1; where
+    g = 0, r is 0. Biases and norms, which have one axis, get plain SGD without decay.
     NCL's authors: trust 0.02 and clip; on ImageNet 0.001 without clip is common.
     """
 
@@ -690,18 +744,32 @@ def lr_share(step: int, steps: int, warmup: float = 0) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:
-    """Every group's learning rate to `share` of its peak; with "fixed_lr", as it is."""
+    """Every group's learning rate to `share` of its peak; with "fixed_lr" (SimSiam), as it is."""
     for group in optimizer.param_groups:
-        peak = group.setdefault("peak_lr", group["lr"])  # at the first step; checkpoints keep it
+        if "peak_lr" not in group:  # the first step of a run; checkpoints keep it
+            group["peak_lr"] = group["lr"]
         if not group.get("fixed_lr"):
-            group["lr"] = peak * share
+            group["lr"] = group["peak_lr"] * share
 
 
 # --------------------------------------------------------------------------------------- processes
+@contextlib.contextmanager
+def first_process_first():
+    """Under torchrun: the others enter the block when the first process has left it."""
+    if RANK > 0:
+        dist.barrier()
+    yield
+    if RANK == 0 and WORLD > 1:
+        dist.barrier()
+
+
 def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors (n, ·) of this process → (N, ·) of the whole batch, with gradient.
 
-    Under torchrun every process computes the same loss of the whole batch.
+    Under torchrun each process embeds its own part of a batch, and all of them compute the same
+    loss of the whole batch. (DistributedDataParallel has a loss of each part, with fewer
+    negatives.) Gradients reach the rows of this process alone, and are multiplied by the number of
+    processes: the mean that average_gradients takes is then the gradient of the whole batch.
     """
     if WORLD == 1:
         return tensors
@@ -709,14 +777,14 @@ def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
     own = torch.cat(tensors, 1)  # one message instead of many
     rows = [torch.empty_like(own) for _ in range(WORLD)]
     dist.all_gather(rows, own.detach())
-    # A process has the gradient of its own rows only. Times WORLD, because average_gradients will
-    # divide the sum over processes by WORLD. The bracket is 0.
-    rows[RANK] = own + (WORLD - 1) * (own - own.detach())
+    if own.requires_grad:
+        own.register_hook(lambda gradient: WORLD * gradient)
+    rows[RANK] = own
     return torch.cat(rows).split(widths, 1)
 
 
 def average_gradients(model: nn.Module) -> None:
-    """Under torchrun: the mean of all processes' gradients, in one message."""
+    """Under torchrun: the mean of all processes' gradients, in one message; see gather."""
     if WORLD == 1:
         return
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -731,7 +799,8 @@ def average_gradients(model: nn.Module) -> None:
 def new_folder(path: Path, settings: dict, device: str) -> None:
     """An unused run folder with config.json: the settings, the commit, the machine."""
     config = path / "config.json"
-    need(not config.exists(), f"--out {path} is another run; name a new folder")
+    begun = (path / "checkpoint.pt").exists()  # without one, nothing is lost by a new beginning
+    need(not (config.exists() and begun), f"--out {path} is another run; name a new folder")
     path.mkdir(parents=True, exist_ok=True)
     git = f'git -C "{Path(__file__).parent}" describe --always --exclude=* --abbrev=10 --dirty=+'
     failed, commit = subprocess.getstatusoutput(git)  # with a + where files have changed since
@@ -761,15 +830,13 @@ class Run:
     """A run's folder, into which the first process writes.
 
     config.json                    the settings, the commit, the machine
-    checkpoint.pt                  after every epoch: model, optimizer, and the log up to there
-    metrics.jsonl                  the log, a record for each epoch; at the end the final record
+    checkpoint.pt                  after every epoch: model, optimizer, and the records so far
+    metrics.jsonl                  a record for each epoch; at the end the final record
     backbone.pt, embeddings.npz    at the end
 
     What an epoch draws depends on its number alone. So a run that was killed at any moment and goes
     on from its last epoch ends with the same numbers, on a CPU bit for bit.
     """
-
-    latest: "Run | None" = None  # of this process, for `launch`
 
     def __init__(self, args, data: Data, model: nn.Module, optimizer, knn=True):
         self.args = args
@@ -778,7 +845,7 @@ class Run:
         self.optimizer = optimizer
         # Whether end_epoch measures the 5-NN accuracy, ten times in a run.
         self.knn = knn and "y" in data.train and len(data.classes["y"]) > 1
-        self.log = []  # a record for each epoch that is done
+        self.records = []  # a record for each epoch that is done
         self.bf16 = args.precision == "bf16"
         now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # microseconds, as runs may start at once
         new = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{now}"
@@ -789,9 +856,11 @@ class Run:
             self.load()
         elif RANK == 0:
             new_folder(self.folder, vars(args), args.device)
-        done = f"{len(self.log)} of {args.epochs} epochs done"
+        done = f"{len(self.records)} of {args.epochs} epochs done"
         print(f"{self.folder}: {args.device}, {args.precision}, {done}", flush=True)
-        Run.latest = self
+        launcher = "python" if WORLD == 1 else f"torchrun --nproc_per_node={WORLD}"
+        folder = shlex.quote(str(self.folder))
+        print(f"to go on if it is stopped: {launcher} {sys.argv[0]} --resume {folder}", flush=True)
 
     def load(self) -> None:
         """Go on from checkpoint.pt; without one, from the beginning."""
@@ -801,18 +870,10 @@ class Run:
             try:
                 self.model.load_state_dict(saved["model"])
                 self.optimizer.load_state_dict(saved["optimizer"])
-                self.log = saved["log"]
+                self.records = saved["log"]
             except (LookupError, TypeError, ValueError, RuntimeError) as error:
                 reason = f"{type(error).__name__}: {error}"
                 raise BadInput(f"{path} is not a checkpoint of this training ({reason})") from error
-
-    def take_back(self) -> None:
-        """Leave nothing of a run that failed before its first epoch had ended."""
-        begun = (self.folder / "checkpoint.pt").exists()
-        if RANK == 0 and not begun and not self.args.resume:
-            (self.folder / "config.json").unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # it holds other files
-                self.folder.rmdir()
 
     def compile(self, function):
         """torch.compile of a module or function where --compile asks for it."""
@@ -820,24 +881,24 @@ class Run:
 
     def epochs(self):
         """Yield the epochs that are not done yet, which count from 0."""
-        for epoch in range(len(self.log), self.args.epochs):
+        for epoch in range(len(self.records), self.args.epochs):
             # Every epoch and process has another seed, with fewer than 10,007 of each.
             torch.manual_seed((self.args.seed * 10_007 + epoch) * 10_007 + RANK)
             self.model.train()
             self.began = time.perf_counter()
             yield epoch
 
-    def end_epoch(self, steps: list[dict]) -> None:
-        """Show the means of the scalars in `steps`, and save the epoch.
+    def end_epoch(self, log: list[dict]) -> None:
+        """Show the means of the scalars of the steps in `log`, and save the epoch.
 
         A loss or a weight that is not finite ends the run; checkpoint.pt stays that of the last
         good epoch. Ten times in a run the 5-NN accuracy is measured too.
         """
         args = self.args
-        epoch = len(self.log) + 1
+        epoch = len(self.records) + 1
         record = dict(epoch=epoch)
-        for key in steps[0]:
-            record[key] = torch.stack([step[key] for step in steps]).mean().item()
+        for key in log[0]:
+            record[key] = torch.stack([step[key] for step in log]).mean().item()
         seconds = time.perf_counter() - self.began  # after .item(), which waits for a GPU
         finite = torch.stack([p.isfinite().all() for p in self.model.parameters()]).all()
         finite = finite and math.isfinite(record["loss"])
@@ -845,19 +906,18 @@ class Run:
         if RANK > 0:
             return
         record["lr"] = self.optimizer.param_groups[0]["lr"]
-        record["images_per_s"] = len(steps) * args.batch_size / seconds
+        record["images_per_s"] = len(log) * args.batch_size / seconds
         tenths = 10 * epoch // args.epochs
         tenths_before = 10 * (epoch - 1) // args.epochs
         if self.knn and tenths > tenths_before:
             record["knn"] = quick_knn(self.model, self.data, args)
-        self.log.append(record | dict(seconds=seconds))
+        self.records.append(record | dict(seconds=seconds))
         shown = [f"{key} {value:.4g}" for key, value in record.items() if key != "epoch"]
-        left = (args.epochs - epoch) * sum(past["seconds"] for past in self.log) / epoch
+        left = (args.epochs - epoch) * sum(past["seconds"] for past in self.records) / epoch
         print(f"epoch {epoch}/{args.epochs}  {left:.0f} s left ", *shown, sep="  ", flush=True)
         state = dict(model=self.model.state_dict(), optimizer=self.optimizer.state_dict())
-        with replacing(self.folder / "checkpoint.pt") as file:
-            torch.save(state | dict(log=self.log), file)
-        self.write(self.log)
+        save(self.folder / "checkpoint.pt", state | dict(log=self.records))
+        self.write(self.records)
 
     def write(self, records: list[dict]) -> None:
         """Write metrics.jsonl anew: what a killed run wrote beyond its checkpoint is gone then."""
@@ -873,11 +933,10 @@ class Run:
         with replacing(self.folder / "embeddings.npz") as file:
             np.savez(file, **arrays)
         weights = {name: w.cpu() for name, w in self.model.backbone.state_dict().items()}
-        with replacing(self.folder / "backbone.pt") as file:
-            torch.save(weights, file)
-        seconds = sum(record["seconds"] for record in self.log)
-        final = dict(event="final", epochs=len(self.log), **metrics, seconds_train=seconds)
-        self.write([*self.log, final])
+        save(self.folder / "backbone.pt", weights)
+        seconds = sum(record["seconds"] for record in self.records)
+        final = dict(event="final", epochs=len(self.records), **metrics, seconds_train=seconds)
+        self.write([*self.records, final])
         print_table(metrics, self.data)
         print(f"{seconds:.0f} s of training. More of the dimensions, and pictures of them:")
         folder = shlex.quote(str(self.folder))
@@ -891,12 +950,18 @@ def replacing(path: Path):
     try:
         with open(unfinished, "wb") as file:
             yield file
-    except BaseException as error:
+    except BaseException:
         unfinished.unlink(missing_ok=True)
-        if isinstance(error, RuntimeError):  # behind which torch.save hides Ctrl-C or a full disk
-            raise (error.__context__ or error) from None
         raise
     os.replace(unfinished, path)
+
+
+def save(path: Path, state: dict) -> None:
+    """torch.save in place of the file `path`, which stays whole until the new one is."""
+    buffer = io.BytesIO()  # writing to a file, torch.save hides a full disk behind a RuntimeError
+    torch.save(state, buffer)
+    with replacing(path) as file:
+        file.write(buffer.getbuffer())
 
 
 def load_checkpoint(path: Path) -> dict:
@@ -911,28 +976,13 @@ def load_checkpoint(path: Path) -> dict:
 
 # -------------------------------------------------------------------------------------- evaluation
 ACTIVE = 1e-5  # of a row of norm 1: what is larger counts as active (NCL)
-COLUMNS = {  # of the table at the end: key in the record → name, decimals
-    "lp1": ("LP@1", 1),
-    "lp5": ("LP@5", 1),
-    "lp1_embedding": ("z: LP@1", 1),
-    "knn5": ("5-NN", 1),
-    "act": ("Act.", 3),
-    "live_dims": ("live", 0),
-    "cons": ("Cons.", 1),
-    "adjusted": ("adj.", 1),
-    "entropy": ("H_s", 3),
-}
-OF_ALL = "act", "live_dims"  # the others are of a label
-LEGEND = """\
-LP: linear probe of the features (z: of the embedding), %. Act.: share of entries that are active.
-Cons.: share of the commonest class in a dimension's images, %; adj.: above chance. H_s: entropy."""
 
 
 def health(z: Tensor) -> dict[str, Tensor]:
     """Signs of collapse in a batch of embeddings z (N, K), as scalar tensors.
 
-    spread   mean standard deviation of z/‖z‖, times √K: 0 collapsed, 1 at most. Embeddings ≥ 0
-             stay below 1, and fall as more dimensions are dead or active on all images
+    spread   mean standard deviation of z/‖z‖, times √K: 0 is collapsed, 1 the most there can be;
+             embeddings ≥ 0 stay below 1
     act      share of active entries
     """
     z = F.normalize(z.detach().float())
@@ -1060,13 +1110,32 @@ def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor, k
     return 100 * right.float().mean().item()
 
 
+def consistency_by_chance(classes: Tensor, n: Tensor) -> Tensor:
+    """The expected share of the commonest class among so many random images, for each of n (D,).
+
+    classes: (N, C), one-hot. Images in random order, cut into parts of n, are N // n draws of n
+    images. The mean is over the parts of forty orders: the smaller n, the more draws it has.
+    """
+    numbers, place = n.unique(return_inverse=True)
+    chance = torch.zeros(len(numbers), device=n.device)
+    shuffled = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        order = torch.randperm(len(classes), generator=shuffled)
+        so_far = classes[order].cumsum(0)  # (N, C): among the first 1, 2, … N images
+        for i, size in enumerate(numbers.tolist()):
+            up_to = so_far[size - 1 :: size]  # (N // size, C): the ends of the parts
+            counts = up_to.diff(dim=0, prepend=torch.zeros_like(up_to[:1]))
+            chance[i] += counts.amax(1).mean() / size / 40
+    return chance[place]
+
+
 def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
     """What the dimensions of z (N, K) say about labels y (N,): means over live dimensions.
 
     cons      class consistency (NCL), %: of the images that a dimension is active on, the share of
               their commonest class
-    adjusted  (cons − chance) / (1 − chance), %; chance is the cons of as many random images. The
-              mean is of dimensions that are active on 0.1 % of the images or more
+    adjusted  (cons − chance) / (1 − chance), %; chance is the cons of as many random images as the
+              dimension is active on. The mean is of those active on 0.1 % of the images or more
     entropy   H_s (BayesNCL), nats: of a dimension's |z|, summed over each class
 
     They tell nothing where there is one class, or no live dimension: then there are none.
@@ -1081,14 +1150,7 @@ def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
     cons = (classes.T @ (z > 0).float()).amax(0) / n
     mass = classes.T @ z  # (C, live)
     entropy = torch.special.entr(mass / mass.sum(0)).sum(0)
-
-    total = 0
-    shuffled = torch.Generator().manual_seed(0)
-    for _ in range(200):
-        order = torch.randperm(len(y), generator=shuffled)
-        so_far = classes[order].cumsum(0)  # (N, C): of the first 1, 2, … N images
-        total = total + so_far.amax(1) / so_far.sum(1)
-    chance = (total / 200)[n - 1]
+    chance = consistency_by_chance(classes, n)
     adjusted = (cons - chance) / (1 - chance).clamp(min=1e-9)
     often = n >= max(1, round(len(y) / 1000))
     found = dict(cons=100 * cons, adjusted=100 * adjusted[often], entropy=entropy)
@@ -1121,6 +1183,23 @@ def evaluate(model: nn.Module, data: Data, args) -> tuple[dict, Tensor, Tensor]:
     return metrics, h, z
 
 
+COLUMNS = {  # of the table at the end: key in the record → name, decimals
+    "lp1": ("LP@1", 1),
+    "lp5": ("LP@5", 1),
+    "lp1_embedding": ("z: LP@1", 1),
+    "knn5": ("5-NN", 1),
+    "act": ("Act.", 3),
+    "live_dims": ("live", 0),
+    "cons": ("Cons.", 1),
+    "adjusted": ("adj.", 1),
+    "entropy": ("H_s", 3),
+}
+OF_ALL = "act", "live_dims"  # the others are of a label
+LEGEND = """\
+LP: linear probe of the features (z: of the embedding), %. Act.: share of entries that are active.
+Cons.: share of the commonest class in a dimension's images, %; adj.: above chance. H_s: entropy."""
+
+
 def print_table(metrics: dict, data: Data) -> None:
     """The final record, a row for each label, and what its columns are."""
     print(" " * 10, *(f"{name:>7}" for name, _ in COLUMNS.values()))
@@ -1142,21 +1221,6 @@ def print_table(metrics: dict, data: Data) -> None:
 OUT_OF_MEMORY = "allocate", "ALLOC_FAILED", "out of memory"  # of torch, numpy and CUDA's libraries
 
 
-def keep_freed_memory() -> None:
-    """Have the C library keep the memory that is freed, where it is glibc's.
-
-    New pages make a training take longer: on two cores of an Intel Xeon by 9 % with ResNet-8 and
-    5 % with ResNet-20, on those of an AMD EPYC by 14 % with ResNet-20.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is None:
-        return
-    M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-    largest = 2**31 - 1
-    if mallopt(M_MMAP_THRESHOLD, largest):  # glibc before 2.35 refuses
-        mallopt(M_TRIM_THRESHOLD, largest)
-
-
 def launch(main, *errors) -> None:
     """Run a program's main(), under torchrun as one of its processes.
 
@@ -1170,8 +1234,6 @@ def launch(main, *errors) -> None:
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = False  # fp32 is float32
     torch.backends.cuda.matmul.allow_tf32 = False  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE turns it on
-    keep_freed_memory()
-    Run.latest = None
     try:
         if WORLD > 1:
             cuda = torch.cuda.is_available()
@@ -1180,24 +1242,14 @@ def launch(main, *errors) -> None:
                 torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         if RANK > 0:
             sys.stdout = open(os.devnull, "w")
-        try:
-            main()
-        except Exception:
-            if Run.latest:
-                Run.latest.take_back()
-            raise
+        main()
         if WORLD > 1:
             dist.destroy_process_group()
     except BrokenPipeError:  # nobody reads on, as of "| head"
         os._exit(1)
     except KeyboardInterrupt:
-        go_on = ""
-        if Run.latest:
-            launcher = "python" if WORLD == 1 else f"torchrun --nproc_per_node={WORLD}"
-            folder = shlex.quote(str(Run.latest.folder))
-            go_on = f"; go on: {launcher} {sys.argv[0]} --resume {folder}"
         if RANK == 0:
-            print(f"{program}: stopped{go_on}", file=sys.stderr)
+            print(f"{program}: stopped", file=sys.stderr)
         sys.exit(130)
     except (BadInput, OSError, MemoryError, RuntimeError, *errors) as error:
         text = " ".join(str(error).split())[:400]

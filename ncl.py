@@ -5,7 +5,7 @@
 """NCL: SimCLR on embeddings that cannot be negative. Most of their entries become 0.
 
     z⁺ = σ₊(z) ≥ 0,   L = NT-Xent(z⁺)
-    σ₊: ReLU going forward;  NT-Xent: the loss of simclr.py
+    σ₊: ReLU going forward;  z and NT-Xent: the embedding and the loss of simclr.py
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459.
 The recipe is the authors', as in BayesNCL's paper (arXiv 2605.28441).
@@ -15,6 +15,9 @@ theorem of the paper; test_all.py checks it).
     python ncl.py                                                the built-in data set, on a laptop
     python ncl.py --dataset cifar100 --epochs 200                the papers' NCL row
     python ncl.py --dataset cifar100 --epochs 200 --topk 64      the NCL + TopK baseline
+
+What to expect of the first command: a linear probe of 69 % (65 to 74 with other seeds), after 80
+seconds on two CPU cores with bf16, five minutes on two without.
 
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
@@ -30,40 +33,35 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 # ---------------------------------------------------------------------------------------- settings
-NETWORK = dict(arch="resnet18", image_size=32, head_hidden=2048, head_out=256)
-TRAINING = dict(  # warmup in epochs
-    epochs=200, batch_size=256, optimizer="lars", lr=0.4, weight_decay=1e-4, warmup=10.0
-)
-METHOD = dict(temperature=0.2, activation="rep_relu", topk=None, loss="ntxent", head="mlp")
-# crop is the interpolation; gray and blur are probabilities.
-VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")
-PAPER = NETWORK | TRAINING | METHOD | VIEWS  # the NCL authors' CIFAR recipe
+# CIFAR's and ImageNet-100's are the authors'; of the built-in data and of any other, ours.
+# fmt: off
+PRESETS = common.presets({
+    "preset":           ["cifar10 cifar100", "imagenet100", "shapes",   "default"],
+    "arch":             ["resnet18",         "resnet18",    "resnet8",  "resnet18"],
+    "image_size":       [32,                 224,           32,         32],
+    "head":             ["mlp",              "mlp",         "mlp",      "mlp"],
+    "head_hidden":      [2048,               16384,         256,        512],
+    "head_out":         [256,                2048,          256,        256],         # K
+    "activation":       ["rep_relu",         "relu",        "rep_relu", "rep_relu"],  # σ₊
+    "topk":             [None,               None,          None,       None],
+    "loss":             ["ntxent",           "ntxent",      "ntxent",   "ntxent"],
+    "temperature":      [0.2,                0.2,           0.2,        0.2],         # τ
+    "epochs":           [200,                100,           15,         100],
+    "batch_size":       [256,                128,           256,        128],
+    "optimizer":        ["lars",             "lars",        "adam",     "sgd"],
+    "lr":               [0.4,                0.15,          3e-3,       0.06],        # at its peak
+    "weight_decay":     [1e-4,               1e-4,          0.0,        5e-4],
+    "warmup":           [10.0,               10.0,          0.75,       1.0],         # epochs
+    "min_scale":        [0.08,               0.08,          0.2,        0.2],         # of the area
+    "jitter":           [0.8,                0.8,           0.8,        0.5],         # of colours
+    "gray":             [0.2,                0.2,           0.2,        0.2],         # probability
+    "blur":             [0.5,                0.5,           0.0,        0.0],         # probability
+    "crop":             ["bicubic",          "bicubic",     "bilinear", "bilinear"],
+})
+# fmt: on
 
-WIDE = dict(image_size=224, head_hidden=16384, head_out=2048)
-HALF = dict(epochs=100, batch_size=128, lr=0.15)  # lr: 0.3 for a batch of 256
-IMAGENET100 = PAPER | WIDE | HALF | dict(activation="relu")
-
-SMALL = dict(arch="resnet8", head_hidden=256)
-FAST = dict(epochs=15, optimizer="adam", lr=3e-3, weight_decay=0.0, warmup=0.75)
-SHARP = dict(min_scale=0.2, blur=0.0, crop="bilinear")
-SHAPES = PAPER | SMALL | FAST | SHARP
-
-MEDIUM = dict(head_hidden=512)
-SGD = dict(epochs=100, batch_size=128, optimizer="sgd", lr=0.06, weight_decay=5e-4, warmup=1.0)
-GENTLE = dict(min_scale=0.2, jitter=0.5, blur=0.0, crop="bilinear")
-DEFAULT = PAPER | MEDIUM | SGD | GENTLE  # any other data set, and short runs
-
-PRESETS = {  # what a data set's name stands for; any flag overrides
-    "cifar10": PAPER,
-    "cifar100": PAPER,
-    "imagenet100": IMAGENET100,
-    "imagenet": IMAGENET100 | dict(arch="resnet50"),  # ours: ImageNet-100's with ResNet-50
-    "shapes": SHAPES,
-    "default": DEFAULT,
-}
-
-# F.normalize divides by max(norm, EPS). With its usual 1e-12 a row of zeros, which NCL's embeddings
-# may have, would get a gradient that is far too large.
+# The gradient of a cosine grows without limit as its vectors get shorter. Norms below EPS count as
+# EPS, so that a z near 0 does not get a gradient that is far too large.
 EPS = 1e-2
 
 
@@ -160,23 +158,23 @@ class NCL(nn.Module):
         return h, z
 
 
-network = NCL  # the name by which tools/ build the model of any method
+network = NCL  # tools/ find the model of any method by this name
 
 
 # ------------------------------------------------------------------------------------- the program
 def parser():
-    """The command line: common flags, then this method's. Their defaults are in PRESETS."""
+    """The command line: common flags, then this method's. PRESETS has their defaults."""
     flags = common.Parser(__file__, __doc__, PRESETS)
     flags.image_flags()
     count = common.number(int, 1)
     positive = common.number(float, 1e-12)
     add = flags.add_argument
-    add("--temperature", type=positive, help="τ of NT-Xent (paper: 0.2)")
+    add("--temperature", type=positive, help="τ of NT-Xent")
     add("--loss", choices=["ntxent", "spectral"], help="spectral: it has no τ")
     add("--head", choices=["mlp", "linear", "none"], help="projection head")
-    add("--head-hidden", type=count, help="its hidden units (paper: 2048; ImageNet-100: 16384)")
-    add("--head-out", type=count, help="its outputs K (paper: 256; ImageNet-100: 2048)")
-    add("--activation", choices=ACTIVATIONS, help="σ₊ (paper: rep_relu; ImageNet-100: relu)")
+    add("--head-hidden", type=count, help="its hidden units")
+    add("--head-out", type=count, help="its outputs K")
+    add("--activation", choices=ACTIVATIONS, help="σ₊")
     add("--topk", type=count, help="keep only so many entries of each embedding, the largest")
     return flags
 
@@ -188,26 +186,26 @@ def main(argv=None):
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in VIEWS}
+    views = {name: getattr(args, name) for name in common.VIEWS}
 
-    model = network(args).to(args.device, memory_format=torch.channels_last)
+    model = NCL(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data, model, optimizer)
 
+    # run.compile: torch.compile with --compile, else nothing.
+    two_views = run.compile(common.two_views)
+
+    @run.compile
+    def both(v1, v2):
+        return model(v1), model(v2)  # two calls: BatchNorm sees one view at a time
+
+    @run.compile
     def contrast(z1, z2):
         if args.loss == "spectral":
             return spectral_loss(z1, z2)
         return nt_xent(z1, z2, args.temperature)
-
-    def both(v1, v2):
-        return model(v1), model(v2)  # two calls: BatchNorm sees one view at a time
-
-    # Compiled with --compile, else as they are.
-    two_views = run.compile(common.two_views)
-    both = run.compile(both)
-    contrast = run.compile(contrast)
 
     for epoch in run.epochs():  # those that are not done yet
         log = []

@@ -7,20 +7,18 @@
     z = top_k(W_enc (x − b)) ≥ 0          code (K units)
     x̂ = W_dec z + b                       reconstruction; the columns of W_dec have norm 1
     e = x − x̂                             what it misses
-    z'                                    the d/2 largest positive scores W_enc (x − b) of an image
-                                          among dead units
-    ê = W_dec z'                          what the dead units make of e
     L = mean ‖e‖² + α · mean ‖e − ê‖² / mean ‖e‖² + λ · (1 − mean MonoScore)
 
 x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1.
 TopK keeps the k largest scores of an image. BatchTopK in training keeps the k·N largest of a batch
 of N, and later every score above a threshold: the smallest that a batch kept, on average.
-The second term, with the weight α (--aux-weight), brings dead units back; while no unit is dead it
-is 0.
+The second term, with the weight α (--aux-weight), brings dead units back: those that were 0 on as
+many images as there are. ê = W_dec z' is what they make of the error e; z' are an image's d/2
+largest positive scores among them. While no unit is dead the term is 0.
 The third, MonoLoss, wants a unit's images to be alike. Its weight λ (--mono-weight) is 0 unless
 given. A unit's MonoScore is the mean cosine of h over pairs of images, weighted by the product of
-their activations, which are scaled to [0, 1] within the batch. (interpret.py takes the mean cosine
-of all pairs off.)
+their activations, which are scaled to [0, 1] within the batch. (tools/interpret.py subtracts the
+mean cosine of all pairs.)
 
 With --frozen-decoder, a control, W_dec is drawn from a Gaussian with the covariance of x, and stays
 so; W_enc and b are trained. Beside a trained W_dec, at the same k, it tells how much of a unit's
@@ -36,7 +34,7 @@ et al., "Sanity Checks for Sparse Autoencoders", arXiv 2602.14111.
     python sae.py runs/my-run --topk 32 --batch-topk
     python sae.py runs/my-run --mono-weight 0.1
     python sae.py runs/my-run --frozen-decoder           the control
-    python tools/look.py runs/my-sae                           what each unit stands for
+    python tools/look.py runs/my-sae                     what each unit stands for
 
 Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai) and BatchTopK's
 (B: BatchTopK of bartbussmann), and from dictionary_learning of saprmarks, which has both (D);
@@ -245,7 +243,7 @@ class SAE(nn.Module):
         self.threshold.lerp_(smallest, share)
 
 
-network = SAE  # the name by which tools/ build the model of any method
+network = SAE  # tools/ find the model of any method by this name
 
 
 @torch.no_grad()
@@ -320,8 +318,7 @@ def main(argv=None):
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
 
-    sae = network(args).to(args.device, memory_format=torch.channels_last)
-    # Here, not in SAE, by which tools/ rebuild also runs older than the flag.
+    sae = SAE(args).to(args.device, memory_format=torch.channels_last)
     sae.W_dec.requires_grad_(not args.frozen_decoder)
     backbone = Path(args.run, "backbone.pt")
     begun = args.resume and Path(args.resume, "checkpoint.pt").exists()
