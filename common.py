@@ -799,8 +799,9 @@ def average_gradients(model: nn.Module) -> None:
 def new_folder(path: Path, settings: dict, device: str) -> None:
     """An unused run folder with config.json: the settings, the commit, the machine."""
     config = path / "config.json"
-    begun = (path / "checkpoint.pt").exists()  # without one, nothing is lost by a new beginning
-    need(not (config.exists() and begun), f"--out {path} is another run; name a new folder")
+    # Without a checkpoint nothing is lost by beginning anew.
+    begun = (path / "checkpoint.pt").exists()
+    need(not begun, f"--out {path} is another run; name a new folder")
     path.mkdir(parents=True, exist_ok=True)
     git = f'git -C "{Path(__file__).parent}" describe --always --exclude=* --abbrev=10 --dirty=+'
     failed, commit = subprocess.getstatusoutput(git)  # with a + where files have changed since
