@@ -17,7 +17,6 @@ from pathlib import Path
 
 import bayesncl
 import common
-import draw
 import interpret
 import records
 import report
@@ -696,7 +695,8 @@ QUESTIONS = sorted(file.parent.name for file in records.STUDIES.glob("*/records.
 MADE_BY_RUN = [question for question in QUESTIONS if (STUDIES / question / "runs.txt").exists()]
 ON_RECORD = {question: records.read(question) for question in QUESTIONS}
 BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
-OF_A_CALL = draw.OF_A_CALL | {"seed", "run"}  # flags; sae.py's runs had other names
+# Flags that make no other run; "run" is sae.py's, whose runs had other names.
+OF_A_CALL = {"device", "out", "resume", "data_root", "compile", "seed", "run"}
 PAGES = report.pages()
 WORDS = {"README.md": 900, "studies/claims/README.md": 500, "studies/landscape/README.md": 500}
 WORDS |= {"studies/lesson/README.md": 1300}

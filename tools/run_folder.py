@@ -83,13 +83,7 @@ def write_json(path: Path, value: dict) -> None:
         file.write(json.dumps(value, indent=1).encode() + b"\n")
 
 
-# -------------------------------------------------------------------------------- names, progress
-def drawable(name) -> str:
-    """A name of a file as matplotlib can draw it: bytes that are no text as \\udce9."""
-    text = str(name).encode(errors="backslashreplace").decode()
-    return text.replace("$", r"\$")  # it begins no formula
-
-
+# ----------------------------------------------------------------------------------------- progress
 def progress(items, what: str):
     """Yield the items and say on standard error how far it is, every ten seconds at most.
 
