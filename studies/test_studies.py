@@ -81,7 +81,12 @@ PLANTED = np.random.default_rng(0).random((40, 8)) + 0.1  # more than half of th
 EPOCHS = [{"epoch": 1, "loss": 2.5, "spread": 0.5}, {"epoch": 2, "loss": 1.5, "spread": 0.25}]
 FINAL = {"event": "final", "epochs": 2, "lp1": 50.0, "act": None}
 MEASURED = {"ap": 5.0, "cons": 6.0, "f1": None}
-CONTROLS = {"shuffled": {"ap": 1.0}, "head": {"ap": 2.0, "cons": 3.0}, "rotated": {"ap": 4.0}}
+OF_CONTROLS = {  # in interpret.json
+    "shuffled": {"ap": 1.0},
+    "directions_of_h": {"ap": 2.0, "cons": 3.0},
+    "directions_of_z": {"ap": 4.0},
+}
+RECORDED = {"shuffled_ap": 1.0, "head_ap": 2.0, "head_cons": 3.0, "rotated_ap": 4.0}
 
 
 def leave_run(folder, rule="nonzero"):
@@ -91,7 +96,7 @@ def leave_run(folder, rule="nonzero"):
         "config.json": '{"method": "ncl", "dataset": "mine", "data_root": "."}',
         "metrics.jsonl": "".join(json.dumps(line) + "\n" for line in [*EPOCHS, FINAL]),
         "embeddings.npz": dict(h=z[:, ::-1], z=z, y=np.arange(40) % 3),
-        "interpret.json": json.dumps({"active": rule, "numbers": MEASURED} | CONTROLS),
+        "interpret.json": json.dumps({"active": rule, "numbers": MEASURED} | OF_CONTROLS),
         "words.json": '{"nameable": 7.0, "words": [["sky", 1]]}',
     }
     write_files(folder, files)
@@ -104,9 +109,7 @@ def test_a_record_is_what_a_runs_files_say(tmp_path, rule, top):
     found = records.of_run(folder)
     whole = interpret.interpret(interpret.read_embedding(folder), "nonzero", controls=False)
     expected = whole.numbers | {top + key: value for key, value in MEASURED.items()}
-    for control, numbers in CONTROLS.items():
-        expected |= {f"{control}_{key}": value for key, value in numbers.items()}
-    assert found.pop("interpret") == expected | {"active": rule}
+    assert found.pop("interpret") == expected | RECORDED | {"active": rule}
     config = json.loads((folder / "config.json").read_text())
     known = dict(run="a", seed=2, settings=config, epoch=EPOCHS[-1], final=FINAL)
     curve = dict(loss=[2.5, 1.5], spread=[0.5, 0.25])
@@ -138,7 +141,7 @@ RUNS = [  # run, number, its values of seeds 0 to 3
     ("b", "lp1", 9, 0.5, 0.5, 5),
     ("c", "lp1", 1, None, None, None),
     ("d", "lp1", 1, 2, None, None),
-    ("e", "phi", -0.04, None, None, None),
+    ("e", "mono", -0.04, None, None, None),
 ]
 CELLS = {  # runs, a number: the cell
     "mean and deviation": ("q/a", "lp1", "3.0 ± 2.6"),  # √(14 / 2)
@@ -151,7 +154,7 @@ CELLS = {  # runs, a number: the cell
     "one seed": ("q/c", "lp1", "1.0"),
     "two have no deviation": ("q/d", "lp1", "1.5"),
     "no plus zero": ("q/c − q/c", "lp1", "0.0"),
-    "no minus zero": ("q/e", "phi", "0.0"),
+    "no minus zero": ("q/e", "mono", "0.0"),
 }
 
 
@@ -239,7 +242,7 @@ def test_all_that_is_on_record_is_printed(shown, capsys):
     told = [line.split("\t") for line in capsys.readouterr().out.splitlines()]
     assert told[:3] == [["own", '{"x": 1}'], ["own", '{"x": 2}'], ["one", '{"x": 3}']]
     assert ["a", "corr", "0.4980", "n = 2", "1: -0.004 3: 1"] in told
-    assert len(told) == 3 + 9  # lp1 of five runs, three more of a, phi; act is undefined
+    assert len(told) == 3 + 9  # lp1 of five runs, three more of a, mono; act is undefined
 
 
 def test_a_reader_may_stop_before_the_end():
