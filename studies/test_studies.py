@@ -697,7 +697,12 @@ def test_the_gate_costs_what_the_paper_says():
 QUESTIONS = sorted(file.parent.name for file in records.STUDIES.glob("*/records.jsonl"))
 MADE_BY_RUN = [question for question in QUESTIONS if (STUDIES / question / "runs.txt").exists()]
 ON_RECORD = {question: records.read(question) for question in QUESTIONS}
-BY_HAND = "theory-gate", "shapes-bayesncl-first-command", "shapes-bayesncl-seed1-two-threads"
+NO_ROW = {  # of runs.txt: made by hand, or by an option that is gone
+    "theory-gate",
+    "shapes-bayesncl-first-command",
+    "shapes-bayesncl-seed1-two-threads",
+    "shapes-bayesncl-ipw",
+}
 # Flags that make no other run; "run" is sae.py's, whose runs had other names.
 OF_A_CALL = {"device", "out", "resume", "data_root", "compile", "seed", "run"}
 PAGES = report.pages()
@@ -738,7 +743,7 @@ def test_what_is_on_record_is_a_row_of_runs_txt(question):
     flags = functools.cache(flags_of)
     for record in ON_RECORD[question]:
         name, seed, settings = record["run"], record.get("seed"), record["settings"]
-        if name in BY_HAND or "command" not in settings or settings.get("eval_only"):
+        if name in NO_ROW or "command" not in settings or settings.get("eval_only"):
             continue
         seeds, (line, *_) = rows[name]
         assert seed in seeds, name
