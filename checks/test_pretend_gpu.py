@@ -241,12 +241,12 @@ def test_other_errors_of_a_gpu_are_shown_whole():
 
 
 # -------------------------------------------------------------------------------- all our programs
-# Launches of a step with ResNet-8 and the settings for `shapes`, counted with torch 2.14, at most.
-# They decide how fast a small network trains on a GPU. A change that raises one says why.
-PROGRAMS = {
+# Launches of a step with ResNet-8 and the settings for `shapes`, counted with torch 2.14, at most;
+# None: the program does not train. They decide how fast a small network trains on a GPU.
+LAUNCHES = {
     "simclr.py {flags}": 629,
     "ncl.py {flags} --topk 20": 652,
-    "bayesncl.py {flags} --gate gumbel --similarity ipw": 807,
+    "bayesncl.py {flags} --gate gumbel": 791,
     "sparsehead.py {flags} --base byol": 832,
     "simsiam.py {flags}": 717,
     "nce.py {flags} --head mlp": 250,
@@ -254,16 +254,19 @@ PROGRAMS = {
     "lpjepa.py {flags}": 680,
     "sae.py {run} --epochs 2 --batch-size 60": 84,
     "tools/finetune.py {run} --labels 1 --epochs 1 --min-steps 4 --tune 0.05 0.1": 222,
-    "tools/selection.py {run}": 0,  # it does not train
-    "tools/robustness.py {run}": 0,
+    "tools/selection.py {run}": None,
+    "tools/robustness.py {run}": None,
     "sparse_coding.py --experiment custom --masks dependent --latents iid --epochs 3": 150,
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", PROGRAMS)
-def test_no_step_waits_or_launches_more(command, run_of, tmp_path, monkeypatch, capsys, dtypes):
+@pytest.mark.parametrize("command, most", LAUNCHES.items(), ids=LAUNCHES)
+def test_no_step_waits_or_launches_more(
+    command, most, run_of, tmp_path, monkeypatch, capsys, dtypes
+):
     run = shutil.copytree(run_of("bayesncl"), tmp_path / "run")
+    dtypes["training"].clear()  # those of that run, on the CPU
     np.savez(tmp_path / "few.npz", **shapes.draw(48, 40))
     flags = f"--dataset few --preset shapes --data-root {tmp_path} --image-size 16"
     command_line = command.format(run=run, flags=f"{flags} --epochs 2 --batch-size 16")
@@ -271,8 +274,11 @@ def test_no_step_waits_or_launches_more(command, run_of, tmp_path, monkeypatch, 
     monkeypatch.setattr(torch.optim.LBFGS, "step", lambda *_: None)  # the probe's takes long
     run_program("pretend_gpu.py", *command_line.split())
     text = capsys.readouterr().out
-    (launches,) = re.findall(r"launches a step: (\d+|not measured)", text)
     assert "waits within a step: 0\n" in text
-    assert int(launches.replace("not measured", "0")) <= PROGRAMS[command]
-    assert launches != "not measured" or PROGRAMS[command] == 0
     assert dtypes["training"] <= {torch.bfloat16}
+    (launches,) = re.findall(r"launches a step: (\d+|not measured)", text)
+    if most is None:
+        assert launches == "not measured"
+    else:
+        wanted = f"if this change is wanted, write {launches} beside {command!r} and say why"
+        assert int(launches) <= most, wanted

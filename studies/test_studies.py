@@ -264,7 +264,7 @@ folder.mkdir(parents=True, exist_ok=True)
 with open(folder / "calls.txt", "a") as file:
     threads, gpus = (os.environ[name] for name in ("OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"))
     print(threads + gpus, *sys.argv, file=file)
-if name == "interpret.py":
+if name == "tools/interpret.py":
     (folder / "interpret.json").write_text('{"active": "nonzero", "numbers": {"ap": 8.0}}')
 elif name == "tools/words.py":
     (folder / "words.json").write_text('{"nameable": 9.0}')
@@ -317,21 +317,21 @@ LEFT = {  # what an earlier call left in runs/
 HERE = "--device cuda --data-root d"
 CALLS = f"""\
 70 ncl.py --lr 0.1 --compile --seed 1 {HERE} --out runs/a-seed1
-70 interpret.py runs/a-seed1
+70 tools/interpret.py runs/a-seed1
 70 tools/words.py runs/a-seed1 --seed 1 --data-root d
 70 ncl.py --compile {HERE} --resume runs/a-seed2
-70 interpret.py runs/a-seed2
+70 tools/interpret.py runs/a-seed2
 70 tools/words.py runs/a-seed2 --seed 2 --data-root d
 70 sparse_coding.py --seeds 5 --out runs/anew
 1 ncl.py --compile --seed 2 --device cpu --data-root d --out runs/b-cpu-seed2
-1 interpret.py runs/b-cpu-seed2
+1 tools/interpret.py runs/b-cpu-seed2
 70 ncl.py --lr 7 --compile --seed 1 {HERE} --out runs/failing-seed1
 70 ncl.py --lr 6 --compile --seed 1 {HERE} --out runs/killed-seed1
 70 sparse_coding.py --resume runs/noted
 70 tools/words.py --out runs/nothing
 70 ncl.py --lr 8 --compile --seed 1 {HERE} --out runs/spoilt-seed1
-70 interpret.py runs/spoilt-seed1
-70 interpret.py runs/whole-seed1
+70 tools/interpret.py runs/spoilt-seed1
+70 tools/interpret.py runs/whole-seed1
 """
 
 
@@ -340,7 +340,7 @@ def planted(repository, monkeypatch):
     """Write runs.txt; every program of the repository is PROGRAM."""
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    names = "ncl.py", "interpret.py", "sparse_coding.py", "tools/words.py"
+    names = "ncl.py", "sparse_coding.py", "tools/interpret.py", "tools/words.py"
     write_files(repository, dict.fromkeys(names, PROGRAM))
     leave_run(repository / "done")
     (repository / "now").mkdir()

@@ -185,8 +185,8 @@ def need_room(folder: Path, size: int) -> None:
     common.need(size <= free, f"{folder}: {wanted}")
 
 
-def start(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
-    """How far an earlier decoding of the same files has come; else a new one.
+def begin_or_go_on(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
+    """The state of an earlier decoding of the same files, or of a new one.
 
     files: a hash of their names, parts and classes, and of the size
     train, test: images that are decoded
@@ -220,7 +220,9 @@ def start(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
     return state
 
 
-def fill(part: str, images: Images, contents, size: int, work: Path, state: dict, skip: bool):
+def decode_part(
+    part: str, images: Images, contents, size: int, work: Path, state: dict, skip: bool
+):
     """Decode what is left of a part into the memory-mapped x_<part>.npy, AT_ONCE files at a time,
     and a hash of each image's pixels into hash_<part>.npy.
 
@@ -274,7 +276,7 @@ def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
     copy.flush()
 
 
-def complete(part: str, images: Images, classes: list[str], work: Path, unreadable: list[int]):
+def finish_part(part: str, images: Images, classes: list[str], work: Path, unreadable: list[int]):
     """Take the unreadable images out of x_<part>.npy, say so, and write y_<part>.npy.
 
     Done twice it changes nothing. Returns the images that are left.
@@ -343,13 +345,13 @@ def decode(folder: Path, size: int, skip=False, share=None, seed=0, label=None) 
         return
 
     found, classes, contents = find_images(folder, share, seed, label)
-    state = start(work, found, size, skip)
+    state = begin_or_go_on(work, found, size, skip)
     if not state.get("complete"):
         for part, images in found.items():
-            fill(part, images, contents, size, work, state, skip)
+            decode_part(part, images, contents, size, work, state, skip)
         kept = {}
         for part, images in found.items():
-            kept[part] = complete(part, images, classes, work, state["unreadable"][part])
+            kept[part] = finish_part(part, images, classes, work, state["unreadable"][part])
         tell_of_copies(work, kept, state["unreadable"])
         write_split(work, kept, classes)
         if classes:

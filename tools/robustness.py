@@ -33,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import shapes  # noqa: E402
-from run_folder import labelled, load_run, progress, write_json  # noqa: E402
+from run_folder import labelled_data, load_run, progress, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
@@ -130,13 +130,13 @@ SHIFTS = {  # and what shapes.draw takes
 }
 
 
-def shifted(name: str) -> tuple[Tensor, Tensor]:
+def shifted_test_images(name: str) -> tuple[Tensor, Tensor]:
     """2,000 test images (N, 3, 32, 32) uint8 of a shift, and their labels (N,)."""
     arrays = shapes.draw(0, 2000, seed=1, **SHIFTS[name])
     return torch.from_numpy(arrays["x_test"]), torch.from_numpy(arrays["y_test"])
 
 
-def biased() -> tuple[Tensor, Tensor]:
+def paired_training_images() -> tuple[Tensor, Tensor]:
     """5,000 images and labels on which the probe of "paired" is fitted."""
     arrays = shapes.draw(5000, 0, seed=2, paired=0.9)
     return torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
@@ -148,7 +148,7 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
     if data.test["x"].shape[2] != data.test["x"].shape[3]:
         raise common.BadInput(f"{run.dataset}: the corruptions take square images only")
 
-    def fit(images, y):
+    def fit_probes(images, y):
         """Probes of h and of z: functions from features to scores."""
         probes = []
         for e in common.features(model, images, run.image_size, device):
@@ -156,22 +156,22 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
             probes.append(classify)
         return probes
 
-    def ask(name, probes, images, y):
+    def accuracies(name, probes, images, y):
         """The accuracies h_<name> and z_<name> of the probes, in %."""
         h, z = common.features(model, images, run.image_size, device)
-        answers = {f"h_{name}": probes[0](h), f"z_{name}": probes[1](z)}
-        scores = {}
-        for key, answer in answers.items():
-            right = answer.argmax(1) == y.to(device)
-            scores[key] = 100 * right.float().mean().item()
-        return scores
+        scores = {f"h_{name}": probes[0](h), f"z_{name}": probes[1](z)}  # (N, C) each
+        found = {}
+        for key, of_classes in scores.items():
+            right = of_classes.argmax(1) == y.to(device)
+            found[key] = 100 * right.float().mean().item()
+        return found
 
-    probes = fit(data.train["x"], data.train["y"])
-    found = ask("clean", probes, data.test["x"], data.test["y"])
+    probes = fit_probes(data.train["x"], data.train["y"])
+    found = accuracies("clean", probes, data.test["x"], data.test["y"])
     pairs = list(itertools.product(CORRUPTIONS, SEVERITIES))
     for kind, severity in progress(pairs, "corruptions"):
         images = corrupted(data.test["x"], kind, severity)
-        found |= ask(f"{kind}_{severity}", probes, images, data.test["y"])
+        found |= accuracies(f"{kind}_{severity}", probes, images, data.test["y"])
     for which in "h", "z":
         for kind in CORRUPTIONS:
             scores = [found[f"{which}_{kind}_{severity}"] for severity in SEVERITIES]
@@ -181,10 +181,10 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
     if run.dataset != "shapes":
         return found
 
-    of_biased = fit(*biased())
+    of_paired = fit_probes(*paired_training_images())
     for name in progress(SHIFTS, "shifts"):
-        asked = of_biased if name.startswith("paired") else probes
-        found |= ask(name, asked, *shifted(name))
+        fitted = of_paired if name.startswith("paired") else probes
+        found |= accuracies(name, fitted, *shifted_test_images(name))
     return found
 
 
@@ -204,7 +204,7 @@ def main(argv=None):
     rows = [["run", "e", *columns]]
     for folder in args.runs:
         run, model = load_run(folder)
-        data = labelled(run, args.data_root, "a probe")
+        data = labelled_data(run, args.data_root, "a probe")
         print(f"{folder}: fitting probes ...", flush=True)
         found = measure(run, model.to(device), data, device)
         write_json(folder / "robustness.json", found)

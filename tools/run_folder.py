@@ -76,7 +76,7 @@ def data_of(run: argparse.Namespace, root: str | None = None) -> common.Data:
     return common.Data(argparse.Namespace(**settings), unlabelled=False)
 
 
-def labelled(run: argparse.Namespace, root: str | None, task: str) -> common.Data:
+def labelled_data(run: argparse.Namespace, root: str | None, task: str) -> common.Data:
     """The data set of a run; BadInput where it lacks labels of two classes for the task."""
     data = data_of(run, root)
     several = len(data.classes.get("y", [])) > 1

@@ -109,13 +109,13 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
     for _ in range(2):
         _, z = common.features(model, data.test["x"], run.image_size, device, random_view)
         embeddings.append(z)
-    told = sepin(*embeddings).sort(descending=True).values
+    alone = sepin(*embeddings).sort(descending=True).values  # (K,)
     numbers = {}
     for k in (1, 10, 100):
         numbers[f"sepin_{k}"] = None
-        if k <= len(told):
-            numbers[f"sepin_{k}"] = told[:k].mean().item()
-    numbers["sepin_all"] = told.mean().item()
+        if k <= len(alone):
+            numbers[f"sepin_{k}"] = alone[:k].mean().item()
+    numbers["sepin_all"] = alone.mean().item()
     if len(data.classes.get("y", [])) < 2:
         return numbers
 

@@ -33,7 +33,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 
-def read_text(folder: Path, n: int) -> tuple[Tensor, list[str]]:
+def read_captions(folder: Path, n: int) -> tuple[Tensor, list[str]]:
     """Embeddings (N, K) and strings of a run's n test captions; BadInput where there are none."""
     try:
         with np.load(folder / "text.npz", allow_pickle=False) as archive:
@@ -49,7 +49,7 @@ def read_text(folder: Path, n: int) -> tuple[Tensor, list[str]]:
     return t, captions
 
 
-def by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tensor]:
+def activations_by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tensor]:
     """The V words that at least so many captions have, and what they activate, (V, K).
 
     t: embeddings (N, K) of the captions. A word's activations are the mean of the normalised
@@ -71,7 +71,7 @@ def by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tens
 def strongest_words(words: list[str], means: Tensor, most=5) -> list[list]:
     """For each dimension its words and their mean activations, the strongest first, if above 0.
 
-    means: (V, K), by_word's.
+    means: (V, K), of activations_by_word()
     """
     best = means.topk(min(most, len(words)), 0)  # (5, K)
     said = []
@@ -149,8 +149,8 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
     """The numbers of a run, and the words of each dimension with their activations."""
     run = read_run(folder)
     e = interpret.read_embedding(folder)
-    t, captions = read_text(folder, e.N)
-    words, means = by_word(t, captions)
+    t, captions = read_captions(folder, e.N)
+    words, means = activations_by_word(t, captions)
     said = strongest_words(words, means)
 
     known = look.class_names_of_run(vars(run), data_root or run.data_root, classes)
