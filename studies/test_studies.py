@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections import defaultdict
 from pathlib import Path
 
@@ -143,18 +144,21 @@ RUNS = [  # run, number, its values of seeds 0 to 3
     ("d", "lp1", 1, 2, None, None),
     ("e", "mono", -0.04, None, None, None),
 ]
-CELLS = {  # runs, a number: the cell
-    "mean and deviation": ("q/a", "lp1", "3.0 ± 2.6"),  # √(14 / 2)
-    "a difference by seed": ("q/a − q/b", "lp1", "+1.0 ± 1.2"),  # .5, 1.5, 1: 4.303 · .5 / √3
-    "within a run": ("q/a", "lp1 - shuffled_lp1", "+6.0 ± 9.0"),  # 3, 5, 10: 4.303 √13 / √3
-    "a lead": ("q/a", "lead", "+3.0 ± 6.6"),
-    "seeds that both have": ("q/d − q/b", "lp1", "−3.2 ± 60.4"),  # −8, 1.5: 12.706 · 6.72 / √2
-    "one pair": ("q/c − q/b", "lp1", "−8.0"),
-    "a seed without it": ("q/a", "corr", "0.5"),
-    "one seed": ("q/c", "lp1", "1.0"),
-    "two have no deviation": ("q/d", "lp1", "1.5"),
-    "no plus zero": ("q/c − q/c", "lp1", "0.0"),
-    "no minus zero": ("q/e", "mono", "0.0"),
+CELLS = {
+    "mean and deviation": Namespace(what="q/a", number="lp1", cell="3.0 ± 2.6"),  # √(14 / 2)
+    # .5, 1.5, 1: 4.303 · .5 / √3
+    "a difference by seed": Namespace(what="q/a − q/b", number="lp1", cell="+1.0 ± 1.2"),
+    # 3, 5, 10: 4.303 √13 / √3
+    "within a run": Namespace(what="q/a", number="lp1 - shuffled_lp1", cell="+6.0 ± 9.0"),
+    "a lead": Namespace(what="q/a", number="lead", cell="+3.0 ± 6.6"),
+    # −8, 1.5: 12.706 · 6.72 / √2
+    "seeds that both have": Namespace(what="q/d − q/b", number="lp1", cell="−3.2 ± 60.4"),
+    "one pair": Namespace(what="q/c − q/b", number="lp1", cell="−8.0"),
+    "a seed without it": Namespace(what="q/a", number="corr", cell="0.5"),
+    "one seed": Namespace(what="q/c", number="lp1", cell="1.0"),
+    "two have no deviation": Namespace(what="q/d", number="lp1", cell="1.5"),
+    "no plus zero": Namespace(what="q/c − q/c", number="lp1", cell="0.0"),
+    "no minus zero": Namespace(what="q/e", number="mono", cell="0.0"),
 }
 
 
@@ -170,10 +174,11 @@ def shown(repository):
     put(*[dict(run=name, seed=seed, final=own, **others) for (name, seed), own in numbers.items()])
 
 
-@pytest.mark.parametrize("what, formula, expected", CELLS.values(), ids=CELLS)
-def test_a_cell_is_of_its_records(shown, what, formula, expected):
-    found = records.values(what, formula)
-    assert records.cell(found, 1, records.shows_difference(what, formula)) == expected
+@pytest.mark.parametrize("row", CELLS.values(), ids=CELLS)
+def test_a_cell_is_of_its_records(shown, row):
+    found = records.values(row.what, row.number)
+    is_difference = records.shows_difference(row.what, row.number)
+    assert records.cell(found, 1, is_difference) == row.cell
 
 
 @pytest.mark.parametrize(
@@ -383,25 +388,32 @@ def test_runs_are_made_measured_and_recorded(planted, capsys):
     assert calls() == CALLS
 
 
-REFUSED = [  # a row of runs.txt, the command that began its folder, words of the refusal
-    ("a 1 python ncl.py", "ncl.py --epochs 2 --seed 1 --device cpu", "begun by ncl.py --epochs 2"),
-    ("a 1 python ncl.py", "ncl.py --seed 1 --epochs 2 --device cpu", "begun by ncl.py --seed 1"),
-    ("a 1 python ncl.py", "simclr.py --seed 1 --device cpu", "begun by simclr.py"),
-    ("a one python ncl.py", "", "line 2"),
-    ("b 2 python ncl.py", "", "b stands above"),
-    ("    ncl.py RUN", "", "line 2"),
-]
+OF_A = "a 1 python ncl.py"
+REFUSED = {  # a row of runs.txt, the command that began its folder, words of the refusal
+    "another length": Namespace(
+        row=OF_A, begun="ncl.py --epochs 2 --seed 1 --device cpu", told="begun by ncl.py --epochs 2"
+    ),
+    "a flag after the seed": Namespace(
+        row=OF_A, begun="ncl.py --seed 1 --epochs 2 --device cpu", told="begun by ncl.py --seed 1"
+    ),
+    "another program": Namespace(
+        row=OF_A, begun="simclr.py --seed 1 --device cpu", told="begun by simclr.py"
+    ),
+    "no seeds": Namespace(row="a one python ncl.py", begun="", told="line 2"),
+    "a run twice": Namespace(row="b 2 python ncl.py", begun="", told="b stands above"),
+    "no python": Namespace(row="    ncl.py RUN", begun="", told="line 2"),
+}
 
 
-@pytest.mark.parametrize("row, begun, told", REFUSED)
-def test_other_flags_and_other_lines_are_refused(planted, capsys, row, begun, told):
-    planted(f"b 1 python ncl.py\n{row}\n")
-    write_files("runs/a-seed1", {"config.json": json.dumps({"command": begun})})
-    if not begun:
-        assert told in refusal("run.py q")
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_other_flags_and_other_lines_are_refused(planted, capsys, case):
+    planted(f"b 1 python ncl.py\n{case.row}\n")
+    write_files("runs/a-seed1", {"config.json": json.dumps({"command": case.begun})})
+    if not case.begun:
+        assert case.told in refusal("run.py q")
     else:
         assert exit_code("run.py q --rows a --device cpu") == 1
-        assert told in capsys.readouterr().err
+        assert case.told in capsys.readouterr().err
     assert calls() == ""
 
 
@@ -745,8 +757,9 @@ def test_what_is_on_record_is_a_row_of_runs_txt(question):
         name, seed, settings = record["run"], record.get("seed"), record["settings"]
         if name in NO_ROW or "command" not in settings or settings.get("eval_only"):
             continue
+        assert name in rows, f"runs.txt lacks {name}; its record: {settings['command']}"
         seeds, (line, *_) = rows[name]
-        assert seed in seeds, name
+        assert seed in seeds, f"{name}: write seed {seed} into runs.txt"
         wanted = flags(line.replace("{seed}", str(seed)))
         found = flags(re.sub(r" --checkpoint-every \d+| --verbose", "", settings["command"]))
         assert {flag for flag in wanted if wanted[flag] != found[flag]} <= OF_A_CALL, name
@@ -761,4 +774,5 @@ def test_a_page_is_as_the_records_have_it(name):
     for link in re.findall(r"\]\((?!http)([^()#]+)", text):
         assert (page.parent / link).exists(), link
     words = [word for word in report.NO_PROSE.sub("", text).split() if re.search(r"\w", word)]
-    assert len(words) <= WORDS.get(name, 250)
+    most = WORDS.get(name, 250)
+    assert len(words) <= most, f"{len(words)} words are {len(words) - most} too many"

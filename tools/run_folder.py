@@ -14,13 +14,13 @@ from common import BadInput, need  # noqa: E402
 import torch.nn as nn  # noqa: E402
 
 # ----------------------------------------------------------------------------------- a run's folder
-NEEDED = {  # settings of every run of an image method: its network, data and views
+NEEDED = {  # settings of every run of an image method: its data, network and views
     "method": str,
-    "arch": str,
-    "image_size": int,
     "dataset": str,
     "data_root": str,
     "limit": int | None,
+    "arch": str,
+    "image_size": int,
     "min_scale": float | int,
     "jitter": float | int,
     "gray": float | int,

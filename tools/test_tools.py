@@ -539,7 +539,7 @@ BAD_SETTINGS = {  # config.json, and words of the refusal
     "not there": (None, "FileNotFoundError"),
     "no JSON": ('{"method": "n', "JSONDecodeError"),
     "a list": ("[1, 2]", "holds no settings"),
-    "another program's": ('{"method": "theory_gate"}', "no valid arch"),
+    "another program's": ('{"method": "theory_gate"}', "no valid dataset"),
     "a number for a name": ('{"dataset": 0.5}', "no valid dataset"),
     "a number for a folder": ('{"data_root": -1}', "no valid data_root"),
     "null for a share": ('{"gray": null}', "no valid gray"),
