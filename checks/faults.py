@@ -17,9 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import forked
-from compare import differences
-from forked import COMMANDS, SMALL, note_always
+import harness
+from harness import COMMANDS, SMALL, differences, note_always
 
 import numpy as np
 
@@ -50,7 +49,7 @@ def command_of(program: str) -> str:
 def train_whole(programs: list[str], root: Path) -> None:
     """The runs that nobody disturbs, whole-<program>."""
     for program in programs:
-        forked.must(f"{command_of(program)} --out whole-{program}", root, before=note_always)
+        harness.must(f"{command_of(program)} --out whole-{program}", root, before=note_always)
 
 
 def how_it_goes_on(program: str, root: Path, folder: str) -> str:
@@ -61,7 +60,7 @@ def how_it_goes_on(program: str, root: Path, folder: str) -> str:
     command = f"{command_of(program)} --out {folder}"
     if (root / folder / "config.json").exists():
         command = f"{program} --resume {folder}"
-    ending = forked.run(command, root, before=note_always)
+    ending = harness.run(command, root, before=note_always)
     if ending.code != 0:
         return f"not resumed, exit code {ending.code}: {ending.err.strip()[-160:]}"
     differing = differences(root / folder, root / f"whole-{program}")
@@ -117,7 +116,7 @@ def kills_at_writes(program: str, root: Path) -> tuple[int, list[str]]:
                 note_always()
                 kill_at(number, after, folder)
 
-            ending = forked.run(f"{command_of(program)} --out {folder}", root, before=before)
+            ending = harness.run(f"{command_of(program)} --out {folder}", root, before=before)
             if ending.code == 0:  # it has no more writes
                 break
             n += 1
@@ -145,7 +144,7 @@ def ctrl_c(program: str, stage: str, root: Path, draw) -> tuple[int, list[str]]:
     for turn in range(2):
         folder = f"stopped-{turn}-{stage.replace(' ', '-')}-{program}"
         (root / "out.txt").write_text("")
-        process = forked.start(f"{command_of(program)} --out {folder}", root, note_always)
+        process = harness.start(f"{command_of(program)} --out {folder}", root, note_always)
         interrupt(process, root, STAGES[stage], draw.uniform(0, 0.05))
         if process.exitcode == 0:
             continue
@@ -164,7 +163,7 @@ def ctrl_c_of_readers(root: Path) -> tuple[int, list[str]]:
     failures = []
     for program in ["tools/interpret.py", "tools/look.py"] * 3:
         (root / "out.txt").write_text("")
-        process = forked.start(f"{program} wide.npy --out read", root)
+        process = harness.start(f"{program} wide.npy --out read", root)
         interrupt(process, root, "measuring", 0.05)
         wrong = how_it_ended(process.exitcode, (root / "err.txt").read_text(), 130)
         if wrong:
@@ -177,7 +176,7 @@ def ctrl_c_in_loading(root: Path) -> tuple[int, list[str]]:
     command = f"simclr.py --dataset shapes {SMALL.partition('small')[2]} --out loading"
     failures = []
     for delay in 0.2, 0.5, 1.0:
-        process = forked.start(command, root)
+        process = harness.start(command, root)
         time.sleep(delay)
         os.kill(process.pid, signal.SIGINT)
         process.join()
@@ -192,7 +191,7 @@ def ctrl_c_in_imports(root: Path) -> tuple[int, list[str]]:
     failures = []
     for delay in 0.3, 0.6, 0.9:
         process = subprocess.Popen(
-            [sys.executable, forked.ROOT / "simclr.py", "--out", "early"],
+            [sys.executable, harness.ROOT / "simclr.py", "--out", "early"],
             cwd=root,
             stderr=subprocess.PIPE,
             text=True,
@@ -225,7 +224,7 @@ def full_disk(program: str, root: Path) -> tuple[int, list[str]]:
         mount(disk, f"size={size}")
         try:
             folder = f"{disk.name}/run"
-            ending = forked.run(f"{command_of(program)} --out {folder}", root, before=note_always)
+            ending = harness.run(f"{command_of(program)} --out {folder}", root, before=note_always)
             if ending.code == 0:
                 continue
             n += 1
@@ -251,13 +250,13 @@ def read_only(program: str, root: Path) -> tuple[int, list[str]]:
     try:
         for command in begin, f"{program} --resume {folder}":
             mount(disk, "remount,ro")
-            ending = forked.run(command, root, before=note_always)
+            ending = harness.run(command, root, before=note_always)
             wrong = how_it_ended(ending.code, ending.err, 2)
             if wrong:
                 failures.append(f"{command}: {wrong}")
             mount(disk, "remount,rw")
             if command == begin:
-                process = forked.start(begin, root, note_always)
+                process = harness.start(begin, root, note_always)
                 interrupt(process, root, STAGES[stage], 0)
         wrong = how_it_goes_on(program, root, folder)
         if wrong:
@@ -275,7 +274,7 @@ def disks_of_readers(root: Path) -> tuple[int, list[str]]:
     for options in "size=4k", "size=16k", "ro":
         mount(disk, options)
         for program in "tools/interpret.py", "tools/look.py":
-            ending = forked.run(f"{program} wide.npy --out {disk}/read", root)
+            ending = harness.run(f"{program} wide.npy --out {disk}/read", root)
             wrong = how_it_ended(ending.code, ending.err, 2)
             if wrong:
                 failures.append(f"{program}, {options}: {wrong}")
@@ -296,9 +295,9 @@ def two_processes(method: str, root: Path) -> str:
     found = {}
     for seed in 1, 2, 3:
         flags = f"{SMALL} --epochs 3 --precision fp32 --seed {seed}"
-        forked.must(f"{method}.py {flags} --out one-{method}-{seed}", root)
+        harness.must(f"{method}.py {flags} --out one-{method}-{seed}", root)
         torchrun = [sys.executable, *"-m torch.distributed.run --standalone".split()]
-        command = f"--nproc_per_node=2 {forked.ROOT}/{method}.py {flags} --out two-{method}-{seed}"
+        command = f"--nproc_per_node=2 {harness.ROOT}/{method}.py {flags} --out two-{method}-{seed}"
         subprocess.run([*torchrun, *command.split()], cwd=root, check=True, capture_output=True)
         for kind in "one", "two":
             found[kind, seed] = losses(root, f"{kind}-{method}-{seed}")
@@ -315,13 +314,13 @@ def two_processes(method: str, root: Path) -> str:
 
 # -------------------------------------------------------------------------------------- the program
 def main(argv=None):
-    flags = forked.parser("faults.py", __doc__)
+    flags = harness.parser("faults.py", __doc__)
     args = flags.parse_args(argv)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a script's & has ignored
     draw = np.random.default_rng(args.seed)
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        forked.write_data(root)
+        harness.write_data(root)
         train_whole(list(COMMANDS), root)
         found = {}
         for program in progress(SWEPT, "kills at each write"):
@@ -356,7 +355,7 @@ def main(argv=None):
         rows.append([fault, str(n), str(n - len(failures))])
         for failure in failures:
             told.append(f"{fault}: {failure}")
-    forked.tell(args.write, "Faults", "\n".join([interpret.markdown(rows), *sentences, *told]))
+    harness.tell(args.write, "Faults", "\n".join([interpret.markdown(rows), *sentences, *told]))
 
 
 if __name__ == "__main__":

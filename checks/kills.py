@@ -14,9 +14,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import forked
-from compare import differences
-from forked import COMMANDS, EPOCHS
+import harness
+from harness import COMMANDS, EPOCHS, differences
 
 import numpy as np
 
@@ -58,7 +57,7 @@ def killed_run(program: str, root: Path, folder: str, most: int, longest: float,
     command = f"{COMMANDS[program]} --out {folder}"
     moments = []
     for _ in range(most):
-        process = forked.start(command, root, forked.note_always)
+        process = harness.start(command, root, harness.note_always)
         time.sleep(draw.uniform(0, longest))
         process.kill()
         process.join()
@@ -69,7 +68,7 @@ def killed_run(program: str, root: Path, folder: str, most: int, longest: float,
         moments.append(moment(root / folder))
         if (root / folder / "config.json").exists():
             command = f"{program} --resume {folder}"
-    ending = forked.run(command, root, before=forked.note_always)
+    ending = harness.run(command, root, before=harness.note_always)
     if ending.code != 0:
         return moments, ending.err
     return moments, ""
@@ -78,7 +77,7 @@ def killed_run(program: str, root: Path, folder: str, most: int, longest: float,
 def of_program(program: str, root: Path, kills: int, draw) -> dict:
     """A row of the table: so many kills of a program, over several runs."""
     whole = f"{COMMANDS[program]} --out whole-{program}"
-    seconds = forked.must(whole, root, before=forked.note_always).seconds
+    seconds = harness.must(whole, root, before=harness.note_always).seconds
     moments, failures = [], []
     runs = equal = 0
     while len(moments) < kills:
@@ -104,14 +103,14 @@ def of_program(program: str, root: Path, kills: int, draw) -> dict:
 
 # -------------------------------------------------------------------------------------- the program
 def main(argv=None):
-    flags = forked.parser("kills.py", __doc__)
+    flags = harness.parser("kills.py", __doc__)
     flags.add_argument("--kills", type=int, default=20, help="of each program (default: 20)")
     flags.add_argument("--programs", nargs="+", choices=COMMANDS, default=list(COMMANDS))
     args = flags.parse_args(argv)
     lines = []
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        forked.write_data(root)
+        harness.write_data(root)
         for i, program in enumerate(progress(args.programs, "programs")):
             draw = np.random.default_rng([args.seed, i])
             row = of_program(program, root, args.kills, draw)
@@ -119,7 +118,7 @@ def main(argv=None):
             if not lines:
                 lines.append(list(row))
             lines.append([str(cell) for cell in row.values()])
-    forked.tell(args.write, "Killed and resumed", interpret.markdown(lines))
+    harness.tell(args.write, "Killed and resumed", interpret.markdown(lines))
 
 
 if __name__ == "__main__":

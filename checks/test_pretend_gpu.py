@@ -25,26 +25,30 @@ import torch.nn as nn
 
 # Of x (3, 3) on the GPU and c of the CPU: where the result is, launches, and reasons of waits.
 SEEN = {
-    "torch.zeros(2, device='cuda:0') + 1": ("cuda", 2, ""),
-    "x.T[0].view(3, 1).expand(3, 2)": ("cuda", 0, ""),
-    "((x + c.sum()).relu() @ x).sum()": ("cuda", 4, ""),
-    "c.add_(1)": ("cpu", 0, ""),
-    "c.to('cuda', torch.float64)": ("cuda", 1, "copy"),
-    "c.to('cuda', non_blocking=True)": ("cuda", 1, ""),
-    "torch.ones(20_000).to(x, non_blocking=True)": ("cuda", 1, "copy"),
-    "torch.ones(20_000).pin_memory().to('cuda', non_blocking=True)": ("cuda", 1, ""),
-    "x.cpu()": ("cpu", 1, "copy"),
-    "c.copy_(x)": ("cpu", 1, "copy"),
-    "x.to('cuda')": ("cuda", 0, ""),
-    "torch.tensor([1, 2], device='cuda')": ("cuda", 1, "copy"),
-    "torch.ones(3) * x[0, 0].item()": ("cpu", 0, "value read"),
-    "x[x > 0]": ("cuda", 2, "boolean mask"),
-    "x.index_put_((x > 0,), torch.tensor(3.0))": ("cuda", 2, ""),
-    "x[torch.tensor([0, 2])]": ("cuda", 1, "index of the host"),
-    "x[x.long() - 1]": ("cuda", 3, ""),
-    "x.nonzero()": ("cuda", 1, "nonzero"),
-    "torch.nn.Linear(3, 3).to('cuda')(x)": ("cuda", 3, "copy copy"),
-    "torch.rand(2, device='cuda', generator=torch.Generator('cuda'))": ("cuda", 1, ""),
+    "torch.zeros(2, device='cuda:0') + 1": dict(place="cuda", launches=2, waits=""),
+    "x.T[0].view(3, 1).expand(3, 2)": dict(place="cuda", launches=0, waits=""),
+    "((x + c.sum()).relu() @ x).sum()": dict(place="cuda", launches=4, waits=""),
+    "c.add_(1)": dict(place="cpu", launches=0, waits=""),
+    "c.to('cuda', torch.float64)": dict(place="cuda", launches=1, waits="copy"),
+    "c.to('cuda', non_blocking=True)": dict(place="cuda", launches=1, waits=""),
+    "torch.ones(20_000).to(x, non_blocking=True)": dict(place="cuda", launches=1, waits="copy"),
+    "torch.ones(20_000).pin_memory().to('cuda', non_blocking=True)": dict(
+        place="cuda", launches=1, waits=""
+    ),
+    "x.cpu()": dict(place="cpu", launches=1, waits="copy"),
+    "c.copy_(x)": dict(place="cpu", launches=1, waits="copy"),
+    "x.to('cuda')": dict(place="cuda", launches=0, waits=""),
+    "torch.tensor([1, 2], device='cuda')": dict(place="cuda", launches=1, waits="copy"),
+    "torch.ones(3) * x[0, 0].item()": dict(place="cpu", launches=0, waits="value read"),
+    "x[x > 0]": dict(place="cuda", launches=2, waits="boolean mask"),
+    "x.index_put_((x > 0,), torch.tensor(3.0))": dict(place="cuda", launches=2, waits=""),
+    "x[torch.tensor([0, 2])]": dict(place="cuda", launches=1, waits="index of the host"),
+    "x[x.long() - 1]": dict(place="cuda", launches=3, waits=""),
+    "x.nonzero()": dict(place="cuda", launches=1, waits="nonzero"),
+    "torch.nn.Linear(3, 3).to('cuda')(x)": dict(place="cuda", launches=3, waits="copy copy"),
+    "torch.rand(2, device='cuda', generator=torch.Generator('cuda'))": dict(
+        place="cuda", launches=1, waits=""
+    ),
 }
 
 
@@ -54,8 +58,9 @@ def test_places_launches_and_waits_are_seen(expression):
         names = {"x": torch.ones(3, 3, device="cuda"), "c": torch.ones(3, 3)}
         record.launches.clear()
         place = eval(expression, globals(), names).device.type
-    reasons = [reason for _, reason in record.waits_elsewhere.elements()]
-    assert (place, record.launches.total(), " ".join(reasons)) == SEEN[expression]
+    reasons = " ".join(reason for _, reason in record.waits_elsewhere.elements())
+    found = dict(place=place, launches=record.launches.total(), waits=reasons)
+    assert found == SEEN[expression]
     assert torch.ones(1).device.type == "cpu"
 
 
@@ -241,12 +246,12 @@ def test_other_errors_of_a_gpu_are_shown_whole():
 
 
 # -------------------------------------------------------------------------------- all our programs
-# Launches of a step with ResNet-8 and the settings for `shapes`, counted with torch 2.14, at most.
-# They decide how fast a small network trains on a GPU. A change that raises one says why.
-PROGRAMS = {
+# Launches of a step with ResNet-8 and the settings for `shapes`, counted with torch 2.14, at most;
+# None: the program does not train. They decide how fast a small network trains on a GPU.
+LAUNCHES = {
     "simclr.py {flags}": 629,
     "ncl.py {flags} --topk 20": 652,
-    "bayesncl.py {flags} --gate gumbel --similarity ipw": 807,
+    "bayesncl.py {flags} --gate gumbel": 791,
     "sparsehead.py {flags} --base byol": 832,
     "simsiam.py {flags}": 717,
     "nce.py {flags} --head mlp": 250,
@@ -254,16 +259,19 @@ PROGRAMS = {
     "lpjepa.py {flags}": 680,
     "sae.py {run} --epochs 2 --batch-size 60": 84,
     "tools/finetune.py {run} --labels 1 --epochs 1 --min-steps 4 --tune 0.05 0.1": 222,
-    "tools/selection.py {run}": 0,  # it does not train
-    "tools/robustness.py {run}": 0,
+    "tools/selection.py {run}": None,
+    "tools/robustness.py {run}": None,
     "sparse_coding.py --experiment custom --masks dependent --latents iid --epochs 3": 150,
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", PROGRAMS)
-def test_no_step_waits_or_launches_more(command, run_of, tmp_path, monkeypatch, capsys, dtypes):
+@pytest.mark.parametrize("command, most", LAUNCHES.items(), ids=LAUNCHES)
+def test_no_step_waits_or_launches_more(
+    command, most, run_of, tmp_path, monkeypatch, capsys, dtypes
+):
     run = shutil.copytree(run_of("bayesncl"), tmp_path / "run")
+    dtypes["training"].clear()  # those of that run, on the CPU
     np.savez(tmp_path / "few.npz", **shapes.draw(48, 40))
     flags = f"--dataset few --preset shapes --data-root {tmp_path} --image-size 16"
     command_line = command.format(run=run, flags=f"{flags} --epochs 2 --batch-size 16")
@@ -271,8 +279,11 @@ def test_no_step_waits_or_launches_more(command, run_of, tmp_path, monkeypatch, 
     monkeypatch.setattr(torch.optim.LBFGS, "step", lambda *_: None)  # the probe's takes long
     run_program("pretend_gpu.py", *command_line.split())
     text = capsys.readouterr().out
-    (launches,) = re.findall(r"launches a step: (\d+|not measured)", text)
     assert "waits within a step: 0\n" in text
-    assert int(launches.replace("not measured", "0")) <= PROGRAMS[command]
-    assert launches != "not measured" or PROGRAMS[command] == 0
     assert dtypes["training"] <= {torch.bfloat16}
+    (launches,) = re.findall(r"launches a step: (\d+|not measured)", text)
+    if most is None:
+        assert launches == "not measured"
+    else:
+        wanted = f"if this change is wanted, write {launches} beside {command!r} and say why"
+        assert int(launches) <= most, wanted

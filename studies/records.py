@@ -34,11 +34,14 @@ STUDIES = ROOT / "studies"
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(STUDIES)]
 import common  # noqa: E402, F401
 import interpret  # noqa: E402
+from run_folder import read_json  # noqa: E402
 
 TOOLS = "finetune", "robustness", "selection", "words"  # what each measured is in <tool>.json
 # A number that two of them have is the later one's.
 NUMBERS = "dimensions", "epoch", "final", "dictionaries", *TOOLS, "stability", "interpret"
 OF_CURVES = "loss", "spread"
+# interpret.json's controls, and how the records have called them from the first on.
+CONTROLS = {"shuffled": "shuffled", "directions_of_h": "head", "directions_of_z": "rotated"}
 
 COLUMNS = {  # a heading: a number of the records, or a formula of some; digits behind the point
     "LP@1": ("lp1", 1),
@@ -163,10 +166,6 @@ def split(name: str) -> tuple[str, int | None]:
     return run, None if seed is None else int(seed)
 
 
-def read_json(file: Path) -> dict:
-    return json.loads(file.read_text(encoding="utf-8"))
-
-
 def of_run(folder: Path) -> dict:
     """The record of a finished run in its folder <run>-seed<seed>, or <run>.
 
@@ -200,8 +199,8 @@ def measured_by_interpret(folder: Path) -> dict[str, float | None]:
     """What interpret.py says of a run, of its dimensions as in the papers and of its own rule.
 
     Of a dense z interpret.json has numbers of half-dimensions, here with "top_" before their names:
-    without it they are of whole dimensions. A control's numbers begin with its name. What is
-    undefined is None: an older part's number must not stand in for it.
+    without it they are of whole dimensions. A control's numbers begin with its name in CONTROLS.
+    What is undefined is None: an older part's number must not stand in for it.
     """
     embedding = interpret.read_embedding(folder)
     findings = interpret.interpret(embedding, "nonzero", controls=False)
@@ -209,9 +208,9 @@ def measured_by_interpret(folder: Path) -> dict[str, float | None]:
     top = "" if measured["active"] == "nonzero" else "top_"
     found = findings.numbers | {"active": measured["active"]}
     found |= {f"{top}{name}": value for name, value in measured["numbers"].items()}
-    for control in interpret.CONTROLS:
+    for control, recorded in CONTROLS.items():
         for name, value in measured.get(control, {}).items():
-            found[f"{control}_{name}"] = value
+            found[f"{recorded}_{name}"] = value
     return found
 
 

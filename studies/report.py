@@ -30,8 +30,9 @@ DECIMAL = re.compile(r"(?<![\w.])([+−]?)0*(\d{0,3}\.\d+)")  # no arXiv number
 
 
 def pages() -> dict[str, Path]:
-    """README.md, studies/README.md and the questions' pages, by their paths."""
-    found = [ROOT / "README.md", STUDIES / "README.md", *sorted(STUDIES.glob("*/README.md"))]
+    """README.md and the pages of checks/, studies/ and the questions, by their paths."""
+    found = [ROOT / "README.md", ROOT / "checks/README.md", STUDIES / "README.md"]
+    found += sorted(STUDIES.glob("*/README.md"))
     return {str(page.relative_to(ROOT)): page for page in found}
 
 

@@ -33,6 +33,7 @@ from pathlib import Path
 
 import records
 from records import ROOT, STUDIES, common
+from run_folder import read_json
 
 import torch
 
@@ -85,7 +86,7 @@ def begin_or_go_on(folder: Path, command: list[str], here: list[str]) -> list[st
     here: flags that do not make it another run. A folder that another command began is refused.
     """
     if (ROOT / folder / "config.json").exists():
-        begun = records.read_json(ROOT / folder / "config.json").get("command", "")
+        begun = read_json(ROOT / folder / "config.json").get("command", "")
         typed, after = shlex.split(begun), len(command)
         same = typed[:after] == command and typed[after:][:1] in ([], ["--device"], ["--out"])
         # The programs on theory note no command.

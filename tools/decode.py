@@ -48,13 +48,14 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import image_files  # noqa: E402
-from run_folder import progress, read_json  # noqa: E402
+from run_folder import progress, read_json, write_json  # noqa: E402
 
 import torch  # noqa: E402
 
 # In the order in which they are moved: before the last, the folder does not load as a data set.
 FILES = ("split.csv", "classes.txt", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
 WORK = ".decoding"  # the folder of what is not complete; hidden, so no class
+STATE = "progress.json"  # in it: how far the decoding is
 SETS = ("train", "training", "test", "testing", "val", "valid", "validation")  # their names
 AT_ONCE = 512  # files; so many at most are decoded again after an interruption
 Images = list[tuple[str, int]]  # of each its file and the number of its class
@@ -177,12 +178,6 @@ def name_of(path: str, folder: Path) -> str:
     return Path(path).relative_to(folder).as_posix()
 
 
-def write_state(work: Path, state: dict) -> None:
-    """Say in progress.json how far the decoding is."""
-    with common.replacing(work / "progress.json") as file:
-        file.write(json.dumps(state).encode())
-
-
 def need_room(folder: Path, size: int) -> None:
     """BadInput where the disk lacks `size` bytes. A map would end the program without a word."""
     free = shutil.disk_usage(folder).free
@@ -190,8 +185,8 @@ def need_room(folder: Path, size: int) -> None:
     common.need(size <= free, f"{folder}: {wanted}")
 
 
-def start(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
-    """How far an earlier decoding of the same files has come; else a new one.
+def begin_or_go_on(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
+    """The state of an earlier decoding of the same files, or of a new one.
 
     files: a hash of their names, parts and classes, and of the size
     train, test: images that are decoded
@@ -205,7 +200,7 @@ def start(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
     text = "\n".join(names).encode(errors="surrogateescape")
     files = hashlib.sha256(text).hexdigest()
 
-    path = work / "progress.json"
+    path = work / STATE
     state = read_json(path) if path.exists() else {}
     same = state.get("files") == files
     moved = same and state.get("complete")
@@ -225,11 +220,13 @@ def start(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
     return state
 
 
-def fill(part: str, images: Images, contents, size: int, work: Path, state: dict, skip: bool):
+def decode_part(
+    part: str, images: Images, contents, size: int, work: Path, state: dict, skip: bool
+):
     """Decode what is left of a part into the memory-mapped x_<part>.npy, AT_ONCE files at a time,
     and a hash of each image's pixels into hash_<part>.npy.
 
-    Images are on disk before progress.json says so. BadInput names a file that cannot be read,
+    Images are on disk before STATE says so. BadInput names a file that cannot be read,
     unless such files are to be skipped.
     """
     total = len(images)
@@ -265,7 +262,7 @@ def fill(part: str, images: Images, contents, size: int, work: Path, state: dict
             hashes.flush()
             state["unreadable"][part] += failed
             state[part] = chunk.stop
-            write_state(work, state)
+            write_json(work / STATE, state)
 
 
 def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
@@ -279,7 +276,7 @@ def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
     copy.flush()
 
 
-def complete(part: str, images: Images, classes: list[str], work: Path, unreadable: list[int]):
+def finish_part(part: str, images: Images, classes: list[str], work: Path, unreadable: list[int]):
     """Take the unreadable images out of x_<part>.npy, say so, and write y_<part>.npy.
 
     Done twice it changes nothing. Returns the images that are left.
@@ -348,18 +345,18 @@ def decode(folder: Path, size: int, skip=False, share=None, seed=0, label=None) 
         return
 
     found, classes, contents = find_images(folder, share, seed, label)
-    state = start(work, found, size, skip)
+    state = begin_or_go_on(work, found, size, skip)
     if not state.get("complete"):
         for part, images in found.items():
-            fill(part, images, contents, size, work, state, skip)
+            decode_part(part, images, contents, size, work, state, skip)
         kept = {}
         for part, images in found.items():
-            kept[part] = complete(part, images, classes, work, state["unreadable"][part])
+            kept[part] = finish_part(part, images, classes, work, state["unreadable"][part])
         tell_of_copies(work, kept, state["unreadable"])
         write_split(work, kept, classes)
         if classes:
             write_names(work, classes)
-        write_state(work, state | {"complete": True})
+        write_json(work / STATE, state | {"complete": True})
     for name in FILES:
         if (work / name).exists():  # else it was moved before an interruption
             os.replace(work / name, folder / name)

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import simsiam  # noqa: E402
-from run_folder import labelled, load_backbone, progress, read_json, read_run, write_json  # noqa: E402
+from run_folder import labelled_data, load_backbone, progress, read_json, read_run, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
@@ -58,7 +58,9 @@ def balanced_subset(y: Tensor, share: float, seed: int) -> Tensor:
     return torch.cat(chosen)
 
 
-def backbone_of(folder: Path, run: argparse.Namespace, from_scratch: bool) -> tuple[nn.Module, int]:
+def new_backbone(
+    folder: Path, run: argparse.Namespace, from_scratch: bool
+) -> tuple[nn.Module, int]:
     """The backbone of a run, with random weights if from_scratch, and d; BadInput without one."""
     backbone, d = common.resnet(run.arch, run.image_size)
     if getattr(run, "zero_init_residual", False):
@@ -131,9 +133,10 @@ def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[fl
     return common.top_1_and_5(torch.cat(scores), y.to(device))
 
 
-def tuned_lr(new_backbone, data: common.Data, chosen: Tensor, run, args) -> float:
+def tuned_lr(start, data: common.Data, chosen: Tensor, run, args) -> float:
     """The rate of args.tune with the best top-1 on a tenth of the training images.
 
+    start: a function, which returns the backbone to train and d
     It is trained on the others of `chosen`. Of equal rates the smallest.
     """
     rank = torch.randperm(len(data.train["y"]), generator=torch.Generator().manual_seed(0))
@@ -143,7 +146,7 @@ def tuned_lr(new_backbone, data: common.Data, chosen: Tensor, run, args) -> floa
         others = chosen  # too few labels to leave any out
     best_accuracy = -1.0
     for lr in sorted(args.tune):
-        model = finetune(*new_backbone(), data, others, run, args, lr)
+        model = finetune(*start(), data, others, run, args, lr)
         top1, _ = accuracy(model, data.train["x"][held], data.train["y"][held], run.image_size)
         if top1 > best_accuracy:
             best_accuracy = top1
@@ -206,16 +209,16 @@ def main(argv=None):
         raise common.BadInput(f"--lr has {len(args.lr)} values; {wanted}")
 
     run = read_run(args.run)
-    data = labelled(run, args.data_root, "fine-tuning")
+    data = labelled_data(run, args.data_root, "fine-tuning")
     path = args.run / "finetune.json"
     if path.exists():
         read_json(path)  # or says now, not after the trainings, that it is damaged
-    start = "scratch" if args.from_scratch else "finetune"
+    prefix = "scratch" if args.from_scratch else "finetune"
 
-    def new_backbone():
+    def same_start():
         """Every training starts from the same weights."""
         torch.manual_seed(args.seed)
-        return backbone_of(args.run, run, args.from_scratch)
+        return new_backbone(args.run, run, args.from_scratch)
 
     rows = [["start", "share", "labels", "rate", "top-1", "top-5"]]
     for i, share in enumerate(args.labels):
@@ -223,17 +226,17 @@ def main(argv=None):
         if args.lr:
             lr = args.lr[i % len(args.lr)]
         else:
-            lr = tuned_lr(new_backbone, data, chosen, run, args)
-        model = finetune(*new_backbone(), data, chosen, run, args, lr)
+            lr = tuned_lr(same_start, data, chosen, run, args)
+        model = finetune(*same_start(), data, chosen, run, args, lr)
         top1, top5 = accuracy(model, data.test["x"], data.test["y"], run.image_size)
         cells = [f"{100 * share:g} %", str(len(chosen)), f"{lr:g}", f"{top1:.1f}", f"{top5:.1f}"]
-        rows.append([start, *cells])
+        rows.append([prefix, *cells])
 
         results = {"top1": top1, "top5": top5, "lr": lr, "tuned": not args.lr}
         results |= {name: getattr(args, name) for name in SETTINGS}
         found = read_json(path) if path.exists() else {}
         for name, value in results.items():
-            found[f"{start}_{share}_{name}"] = value
+            found[f"{prefix}_{share}_{name}"] = value
         write_json(path, found)
     print(interpret.markdown(rows))
 

@@ -1,8 +1,6 @@
 """How well a linear probe of a run, fitted on clean images, reads shifted ones.
 
     python tools/robustness.py runs/<run> [runs/<other> ...]
-    python tools/robustness.py runs/<run> [...] --draw FILE           curves of what was measured
-    python tools/robustness.py studies/*/records.jsonl --draw FILE    and of what is on record
 
 [NCL] claims that non-negative features are more robust. robustness.json, in the run's folder, has
 the accuracies in % of the representation, h_..., and of the embedding, z_...,
@@ -26,9 +24,6 @@ its borders (theirs repeats the outermost pixel), which changes the outer 2 to 4
 import argparse
 import io
 import itertools
-import json
-import os
-import re
 import sys
 from pathlib import Path
 
@@ -38,7 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import shapes  # noqa: E402
-from run_folder import drawable, labelled, load_run, progress, read_json, read_run, write_json  # noqa: E402
+from run_folder import labelled_data, load_run, progress, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
@@ -135,13 +130,13 @@ SHIFTS = {  # and what shapes.draw takes
 }
 
 
-def shifted(name: str) -> tuple[Tensor, Tensor]:
+def shifted_test_images(name: str) -> tuple[Tensor, Tensor]:
     """2,000 test images (N, 3, 32, 32) uint8 of a shift, and their labels (N,)."""
     arrays = shapes.draw(0, 2000, seed=1, **SHIFTS[name])
     return torch.from_numpy(arrays["x_test"]), torch.from_numpy(arrays["y_test"])
 
 
-def biased() -> tuple[Tensor, Tensor]:
+def paired_training_images() -> tuple[Tensor, Tensor]:
     """5,000 images and labels on which the probe of "paired" is fitted."""
     arrays = shapes.draw(5000, 0, seed=2, paired=0.9)
     return torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
@@ -153,7 +148,7 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
     if data.test["x"].shape[2] != data.test["x"].shape[3]:
         raise common.BadInput(f"{run.dataset}: the corruptions take square images only")
 
-    def fit(images, y):
+    def fit_probes(images, y):
         """Probes of h and of z: functions from features to scores."""
         probes = []
         for e in common.features(model, images, run.image_size, device):
@@ -161,22 +156,22 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
             probes.append(classify)
         return probes
 
-    def ask(name, probes, images, y):
+    def accuracies(name, probes, images, y):
         """The accuracies h_<name> and z_<name> of the probes, in %."""
         h, z = common.features(model, images, run.image_size, device)
-        answers = {f"h_{name}": probes[0](h), f"z_{name}": probes[1](z)}
-        scores = {}
-        for key, answer in answers.items():
-            right = answer.argmax(1) == y.to(device)
-            scores[key] = 100 * right.float().mean().item()
-        return scores
+        scores = {f"h_{name}": probes[0](h), f"z_{name}": probes[1](z)}  # (N, C) each
+        found = {}
+        for key, of_classes in scores.items():
+            right = of_classes.argmax(1) == y.to(device)
+            found[key] = 100 * right.float().mean().item()
+        return found
 
-    probes = fit(data.train["x"], data.train["y"])
-    found = ask("clean", probes, data.test["x"], data.test["y"])
+    probes = fit_probes(data.train["x"], data.train["y"])
+    found = accuracies("clean", probes, data.test["x"], data.test["y"])
     pairs = list(itertools.product(CORRUPTIONS, SEVERITIES))
     for kind, severity in progress(pairs, "corruptions"):
         images = corrupted(data.test["x"], kind, severity)
-        found |= ask(f"{kind}_{severity}", probes, images, data.test["y"])
+        found |= accuracies(f"{kind}_{severity}", probes, images, data.test["y"])
     for which in "h", "z":
         for kind in CORRUPTIONS:
             scores = [found[f"{which}_{kind}_{severity}"] for severity in SEVERITIES]
@@ -186,122 +181,11 @@ def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device
     if run.dataset != "shapes":
         return found
 
-    of_biased = fit(*biased())
+    of_paired = fit_probes(*paired_training_images())
     for name in progress(SHIFTS, "shifts"):
-        asked = of_biased if name.startswith("paired") else probes
-        found |= ask(name, asked, *shifted(name))
+        fitted = of_paired if name.startswith("paired") else probes
+        found |= accuracies(name, fitted, *shifted_test_images(name))
     return found
-
-
-# ----------------------------------------------------------------------------------------- drawing
-def measured(path: Path) -> list[tuple[str, str, dict]]:
-    """What was measured of a run, or of the runs in a records.jsonl: data set, run, numbers.
-
-    path: of either; where it has no numbers of robustness.json a line says so
-    """
-    found = []
-    readable = path.is_dir() or path.suffix == ".jsonl"
-    common.need(path.exists(), f"{path} is not there")
-    common.need(readable, f"{path} is neither the folder of a run nor a records.jsonl")
-    if path.suffix == ".jsonl":
-        try:
-            for line in path.read_text(encoding="utf-8").splitlines():
-                record = json.loads(line)
-                if "robustness" in record:
-                    dataset = record["settings"]["dataset"]
-                    name = f"{record['run']}-seed{record['seed']}"
-                    found.append((dataset, name, record["robustness"]))
-        except (ValueError, LookupError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise common.BadInput(f"{path} is no file of records ({reason})") from error
-    elif (path / "robustness.json").exists():
-        numbers = read_json(path / "robustness.json")
-        found.append((read_run(path).dataset, path.resolve().name, numbers))
-    if not found:
-        print(f"{path} has no robustness.json's numbers: left out")
-    return found
-
-
-def read_records(paths: list[Path]) -> dict[str, dict[str, dict]]:
-    """What was measured, data set → name of a row → numbers, their means over the seeds.
-
-    Raises BadInput where nothing was, and where two runs have one name.
-    """
-    of_seeds = {}
-    seen = set()
-    for path in paths:
-        for dataset, name, numbers in measured(path):
-            common.need((dataset, name) not in seen, f"{path}: two runs are called {name}")
-            seen.add((dataset, name))
-            row = re.sub(r"-seed\d+$", "", name)
-            if dataset not in of_seeds:
-                of_seeds[dataset] = {}
-            if row not in of_seeds[dataset]:
-                of_seeds[dataset][row] = []
-            of_seeds[dataset][row].append(numbers)
-    if not of_seeds:
-        raise common.BadInput("none of these has the numbers of a robustness.json")
-
-    means = {}
-    for dataset, rows in of_seeds.items():
-        means[dataset] = {}
-        keys = next(iter(rows.values()))[0].keys()
-        for row, records in rows.items():
-            alike = all(record.keys() == keys for record in records)
-            common.need(alike, f"{dataset}, {row}: a run lacks a number that others have")
-            mean = {}
-            for key in keys:
-                mean[key] = sum(record[key] for record in records) / len(records)
-            means[dataset][row] = mean
-    return means
-
-
-def draw_row(panels, rows: dict[str, dict]) -> None:
-    """Fill a row of the picture: a panel for each corruption, and one for the shifts."""
-    *curves, bars = panels
-    shared = ""
-    if len(rows) > 1:  # what all names begin with, up to a hyphen, is not shown
-        common_letters = os.path.commonprefix(list(rows))
-        shared = common_letters[: common_letters.rfind("-") + 1]
-    width = 0.36 / len(rows)
-    first = next(iter(rows.values()))  # all have the same numbers
-    shifts = [shift for shift in ("clean", *SHIFTS) if f"h_{shift}" in first]
-    for m, (name, found) in enumerate(rows.items()):
-        for which, style, offset, alpha in ("h", "-", 0.0, 1.0), ("z", "--", 0.5, 0.5):
-            for panel, kind in zip(curves, CORRUPTIONS):
-                scores = [found[f"{which}_clean"]]
-                scores += [found[f"{which}_{kind}_{severity}"] for severity in SEVERITIES]
-                label = f"{drawable(name.removeprefix(shared))}, {which}"
-                panel.plot(scores, style, color=f"C{m}", label=label)
-                panel.set(title=kind, xlabel="severity")
-            places = [i + (m + offset) * 0.8 / len(rows) for i in range(len(shifts))]
-            heights = [found[f"{which}_{shift}"] for shift in shifts]
-            bars.bar(places, heights, width, color=f"C{m}", alpha=alpha)
-    ticks = [i + 0.3 for i in range(len(shifts))]
-    bars.set_xticks(ticks, [shift.replace("_", "\n") for shift in shifts])
-    bars.set(title="shifts (pale: z)", visible="h_paired" in first)
-
-
-def draw(paths: list[Path], path: str) -> None:
-    """Accuracy over the severity of each corruption and on the shifts; all seeds are one line."""
-    try:
-        import matplotlib.pyplot as plt
-    except ImportError as error:
-        raise common.BadInput(f"--draw needs matplotlib ({error})") from error
-    records = read_records(paths)
-    figure = plt.figure(figsize=(15, 3.2 * len(records)), layout="constrained")
-    parts = figure.subfigures(len(records), squeeze=False)[:, 0]
-    ratios = [1] * len(CORRUPTIONS) + [2]
-    for part, (dataset, rows) in zip(parts, records.items()):
-        panels = part.subplots(1, len(ratios), sharey=True, width_ratios=ratios)
-        draw_row(panels, rows)
-        panels[0].set_ylabel(f"{drawable(dataset)}: % right")
-        lines = panels[0].get_legend_handles_labels()  # colours are of this data set
-        part.legend(*lines, loc="outside lower center", ncols=8, frameon=False)
-    try:
-        figure.savefig(path, dpi=80)
-    except ValueError as error:  # an ending that matplotlib does not know
-        raise common.BadInput(f"--draw {path}: {error}") from error
 
 
 # ----------------------------------------------------------------------------------------- program
@@ -312,22 +196,15 @@ def main(argv=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    of_draw = "measure nothing; draw what was measured, with matplotlib"
-    add = flags.add_argument
-    add("runs", nargs="+", type=Path, help="folders of runs; with --draw records.jsonl too")
-    add("--draw", metavar="FILE", help=of_draw)
-    add("--data-root", help="folder of the data sets (default: the run's)")
+    flags.add_argument("runs", nargs="+", type=Path, help="folders of runs")
+    flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     args = flags.parse_args(argv)
-    if args.draw:
-        draw(args.runs, args.draw)
-        return
-
     device = common.DEVICE
     columns = [*CORRUPTIONS, "clean", *SHIFTS]
     rows = [["run", "e", *columns]]
     for folder in args.runs:
         run, model = load_run(folder)
-        data = labelled(run, args.data_root, "a probe")
+        data = labelled_data(run, args.data_root, "a probe")
         print(f"{folder}: fitting probes ...", flush=True)
         found = measure(run, model.to(device), data, device)
         write_json(folder / "robustness.json", found)

@@ -13,19 +13,35 @@ from common import BadInput, need  # noqa: E402
 
 import torch.nn as nn  # noqa: E402
 
-
 # ----------------------------------------------------------------------------------- a run's folder
+NEEDED = {  # settings of every run of an image method: its data, network and views
+    "method": str,
+    "dataset": str,
+    "data_root": str,
+    "limit": int | None,
+    "arch": str,
+    "image_size": int,
+    "min_scale": float | int,
+    "jitter": float | int,
+    "gray": float | int,
+    "blur": float | int,
+    "crop": str,
+}
+VIEWS = "min_scale", "jitter", "gray", "blur", "crop"
+
+
 def read_run(folder: Path) -> argparse.Namespace:
-    """A run's settings; BadInput for a folder without them."""
-    needed = {"method", "dataset", "data_root", "limit", "arch", "image_size"}
-    needed |= {"min_scale", "jitter", "gray", "blur", "crop"}  # of its views
+    """The settings of a run of an image method, its config.json; BadInput where it is none."""
+    path = folder / "config.json"
     try:
-        settings = json.loads((folder / "config.json").read_text())
-        missing = needed - settings.keys()
-    except (OSError, ValueError, AttributeError) as error:
+        settings = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{folder} is not a run of an image method ({reason})") from error
-    need(not missing, f"{folder} is not a run of an image method: it has no {sorted(missing)}")
+    need(isinstance(settings, dict), f"{path} is damaged: it holds no settings")
+    for name, kind in NEEDED.items():
+        known = name in settings and isinstance(settings[name], kind)
+        need(known, f"{folder} is not a run of an image method: {path} has no valid {name}")
     return argparse.Namespace(**settings)
 
 
@@ -60,7 +76,7 @@ def data_of(run: argparse.Namespace, root: str | None = None) -> common.Data:
     return common.Data(argparse.Namespace(**settings), unlabelled=False)
 
 
-def labelled(run: argparse.Namespace, root: str | None, task: str) -> common.Data:
+def labelled_data(run: argparse.Namespace, root: str | None, task: str) -> common.Data:
     """The data set of a run; BadInput where it lacks labels of two classes for the task."""
     data = data_of(run, root)
     several = len(data.classes.get("y", [])) > 1
@@ -83,13 +99,7 @@ def write_json(path: Path, value: dict) -> None:
         file.write(json.dumps(value, indent=1).encode() + b"\n")
 
 
-# -------------------------------------------------------------------------------- names, progress
-def drawable(name) -> str:
-    """A name of a file as matplotlib can draw it: bytes that are no text as \\udce9."""
-    text = str(name).encode(errors="backslashreplace").decode()
-    return text.replace("$", r"\$")  # it begins no formula
-
-
+# ----------------------------------------------------------------------------------------- progress
 def progress(items, what: str):
     """Yield the items and say on standard error how far it is, every ten seconds at most.
 

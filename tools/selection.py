@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import sparsehead  # noqa: E402
-from run_folder import data_of, load_run, progress, write_json  # noqa: E402
+from run_folder import VIEWS, data_of, load_run, progress, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -92,36 +92,35 @@ def precision_at(z: Tensor, y: Tensor, ks=(1, 3, 5, 10)) -> dict[int, float | No
 
 def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float]:
     """The numbers of selection.json of the run in a folder."""
-    args, model = load_run(folder)
+    run, model = load_run(folder)
     model.to(device)
-    data = data_of(args, data_root)
-    names = "min_scale", "jitter", "gray", "blur", "crop"
-    options = {name: getattr(args, name) for name in names}
+    data = data_of(run, data_root)
+    views = {name: getattr(run, name) for name in VIEWS}
     one_view = common.augment
-    if getattr(args, "order", None) == "colour-crop":
+    if getattr(run, "order", None) == "colour-crop":
         one_view = sparsehead.colour_first
 
     def random_view(x, size):
         """As in the training, but flipped whatever the method does."""
-        return one_view(x, size, **options)
+        return one_view(x, size, **views)
 
-    torch.manual_seed(args.seed)
-    views = []
+    torch.manual_seed(run.seed)
+    embeddings = []
     for _ in range(2):
-        _, z = common.features(model, data.test["x"], args.image_size, device, random_view)
-        views.append(z)
-    told = sepin(*views).sort(descending=True).values
+        _, z = common.features(model, data.test["x"], run.image_size, device, random_view)
+        embeddings.append(z)
+    alone = sepin(*embeddings).sort(descending=True).values  # (K,)
     numbers = {}
     for k in (1, 10, 100):
         numbers[f"sepin_{k}"] = None
-        if k <= len(told):
-            numbers[f"sepin_{k}"] = told[:k].mean().item()
-    numbers["sepin_all"] = told.mean().item()
+        if k <= len(alone):
+            numbers[f"sepin_{k}"] = alone[:k].mean().item()
+    numbers["sepin_all"] = alone.mean().item()
     if len(data.classes.get("y", [])) < 2:
         return numbers
 
-    _, train = common.features(model, data.train["x"], args.image_size, device)
-    _, test = common.features(model, data.test["x"], args.image_size, device)
+    _, train = common.features(model, data.train["x"], run.image_size, device)
+    _, test = common.features(model, data.test["x"], run.image_size, device)
     y_train = data.train["y"].to(device)
     y = data.test["y"].to(device)
     l2 = common.linear_probe(train, y_train, test, y)["l2"]

@@ -81,33 +81,52 @@ def check_arrays(folder, size):
 
 
 PETS = " ".join(f"cat/{i}.png" for i in range(4)) + " cow/0.png dog/0.bmp dog/1.PNG dog/2.webp"
-LAYOUTS = {  # files; flags; how many of each class are to train on, and to test
-    "val": ("train/a/1.tif train/a/b/0.png train/b/2.ppm val/a/3.png val/b/4.png", "", "21", "11"),
-    "test": ("train/a/0.png train/b/1.png val/a/2.png test/a/3.png test/b/4.jpg", "", "11", "11"),
-    "no labels": ("train/b.png train/a.png test/d.png test/c.png", "", "2", "2"),
-    "a hundredth": (PETS, "--test-share 0.01", "312", "101"),
-    "six tenths": (PETS, "--test-share 0.6", "211", "202"),
-    "a class of that name": (
-        "decoding/0.png decoding/1.png b/0.png b/1.png",
-        "--test-share .5",
-        "11",
-        "11",
+LAYOUTS = {  # train and test: how many images of each class they get
+    "val": Namespace(
+        files="train/a/1.tif train/a/b/0.png train/b/2.ppm val/a/3.png val/b/4.png",
+        flags="",
+        train=[2, 1],
+        test=[1, 1],
     ),
-    "nearly all": ("train/" + PETS.replace(" ", " train/"), "--test-share 0.99", "111", "302"),
+    "test": Namespace(
+        files="train/a/0.png train/b/1.png val/a/2.png test/a/3.png test/b/4.jpg",
+        flags="",
+        train=[1, 1],
+        test=[1, 1],
+    ),
+    "no labels": Namespace(
+        files="train/b.png train/a.png test/d.png test/c.png", flags="", train=[2], test=[2]
+    ),
+    "a hundredth": Namespace(
+        files=PETS, flags="--test-share 0.01", train=[3, 1, 2], test=[1, 0, 1]
+    ),
+    "six tenths": Namespace(files=PETS, flags="--test-share 0.6", train=[2, 1, 1], test=[2, 0, 2]),
+    "a class of that name": Namespace(
+        files="decoding/0.png decoding/1.png b/0.png b/1.png",
+        flags="--test-share .5",
+        train=[1, 1],
+        test=[1, 1],
+    ),
+    "nearly all": Namespace(
+        files="train/" + PETS.replace(" ", " train/"),
+        flags="--test-share 0.99",
+        train=[1, 1, 1],
+        test=[3, 0, 2],
+    ),
 }
 
 
-@pytest.mark.parametrize("files, flags, train, test", LAYOUTS.values(), ids=LAYOUTS)
-def test_a_folder_becomes_arrays(tmp_path, files, flags, train, test):
-    write_images(tmp_path, files.split())
-    run_program(f"decode.py --size 6 {flags}", tmp_path)
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_a_folder_becomes_arrays(tmp_path, layout):
+    write_images(tmp_path, layout.files.split())
+    run_program(f"decode.py --size 6 {layout.flags}", tmp_path)
     rows = check_arrays(tmp_path, 6)
     classes = sorted({row["class"] for row in rows})
-    for part, counts in ("train", train), ("test", test):
+    for part, counts in ("train", layout.train), ("test", layout.test):
         own = [row for row in rows if row["set"] == part]
-        found = [sum(row["class"] == name for row in own) for name in classes]
-        assert "".join(map(str, found)) == counts
-        assert flags or all(row["file"].startswith("train/") == (part == "train") for row in own)
+        assert [sum(row["class"] == name for row in own) for name in classes] == counts
+        if not layout.flags:
+            assert all(row["file"].startswith("train/") == (part == "train") for row in own)
 
 
 @pytest.mark.parametrize("size", [4, 5])
@@ -284,12 +303,12 @@ def test_mixed_files_are_as_naively_read(tmp_path):
         np.testing.assert_array_equal(np.load(tmp_path / f"x_{part}.npy"), expected)
 
 
-HIDDEN = "a/.ipynb_checkpoints/0-copy.png .git/x.png b/__MACOSX/1.png b/._1.png b/.b/c/2.png"
-
-
 def test_a_strip_is_cut_before_it_grows():
     strip = Image.new("RGB", (3_000_000, 1), "blue")  # enlarged, Pillow would refuse it
     assert image_files.square(strip, 256).getcolors() == [(256 * 256, (0, 0, 255))]
+
+
+HIDDEN = "a/.ipynb_checkpoints/0-copy.png .git/x.png b/__MACOSX/1.png b/._1.png b/.b/c/2.png"
 
 
 def test_hidden_copies_are_no_images(tmp_path, capsys):
@@ -321,27 +340,9 @@ def test_files_are_in_image_folders_order(tmp_path):
     assert [str(tmp_path / name) for name in image_files.find(tmp_path)] == expected
 
 
-NAMES = [
-    "\ufefftop",
-    " two  blanks ",
-    "a\u2028b",
-    "a\x0bb",
-    "a\x85b",
-    "a\nb",
-    "a\rb",
-    'say "a"',
-    '"a"',
-]
-NAMES += [
-    "{}",
-    "\\u0041",
-    "a,b",
-    "caf\u00e9",
-    "cafe\u0301",
-    os.fsdecode(b"caf\xe9"),
-    "-1",
-    "\u0926\u093f",
-]
+NAMES = ["\ufefftop", " two  blanks ", "a\u2028b", "a\x0bb", "a\x85b", "a\nb", "a\rb"]
+NAMES += ['say "a"', '"a"', "{}", "\\u0041", "a,b", "caf\u00e9", "cafe\u0301"]
+NAMES += [os.fsdecode(b"caf\xe9"), "-1", "\u0926\u093f"]
 
 
 def test_names_of_folders_come_back_equal(tmp_path):
@@ -398,41 +399,59 @@ def write_table(root, name, labels, names):
 
 
 TWO, ONE = [1, 0, 1, 0], [0, 2, 0, 2]
-TABLES = {  # files of training, then of the test set, with labels; names of classes; y
-    "shards": (
-        {"data/train-00000-of-00002": TWO, "data/train-00001-of-00002": ONE, "data/a_test": ONE},
-        ["a", "b\u2028", "c"],
-        (TWO + ONE, ONE),
+TABLES = {  # files: of training, then of the test set, with their labels; names: of the classes
+    "shards": Namespace(
+        files={
+            "data/train-00000-of-00002": TWO,
+            "data/train-00001-of-00002": ONE,
+            "data/a_test": ONE,
+        },
+        names=["a", "b\u2028", "c"],
+        y_train=TWO + ONE,
+        y_test=ONE,
     ),
-    "a test set without labels": (
-        {"train/0": TWO, "test/0": 4 * [-1], "validation/0": ONE},
-        ["a", "b", "c"],
-        (TWO, ONE),
+    "a test set without labels": Namespace(
+        files={"train/0": TWO, "test/0": 4 * [-1], "validation/0": ONE},
+        names=["a", "b", "c"],
+        y_train=TWO,
+        y_test=ONE,
     ),
-    "no names": (
-        {"test-run/train": [7, 9, 7, 2**60], "test-run/val": [9, 9, 9, 7]},
-        None,
-        ([0, 1, 0, 2], [1, 1, 1, 0]),
+    "no names": Namespace(
+        files={"test-run/train": [7, 9, 7, 2**60], "test-run/val": [9, 9, 9, 7]},
+        names=None,
+        y_train=[0, 1, 0, 2],
+        y_test=[1, 1, 1, 0],
     ),
-    "words": ({"train": [*"yxzx"], "test": [*"xxzx"]}, None, ([1, 0, 2, 0], [0, 0, 2, 0])),
-    "no labels": ({"train": None, "test": None}, None, (None, None)),
-    "null labels": ({"train": 4 * [None], "test": 4 * [-1]}, ["a"], (None, None)),
+    "words": Namespace(
+        files={"train": [*"yxzx"], "test": [*"xxzx"]},
+        names=None,
+        y_train=[1, 0, 2, 0],
+        y_test=[0, 0, 2, 0],
+    ),
+    "no labels": Namespace(
+        files={"train": None, "test": None}, names=None, y_train=None, y_test=None
+    ),
+    "null labels": Namespace(
+        files={"train": 4 * [None], "test": 4 * [-1]}, names=["a"], y_train=None, y_test=None
+    ),
 }
 
 
-@pytest.mark.parametrize("files, names, expected", TABLES.values(), ids=TABLES)
-def test_tables_become_arrays(tmp_path, files, names, expected):
-    images = {file: write_table(tmp_path, file, y, names) for file, y in files.items()}
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_tables_become_arrays(tmp_path, table):
+    images = {}
+    for file, labels in table.files.items():
+        images[file] = write_table(tmp_path, file, labels, table.names)
     run_program("decode.py --size 6", tmp_path)
-    of_train = [file for file in files if "train" in file]
-    parts = {"train": of_train, "test": [*files][-1:]}
-    for (part, own), y in zip(parts.items(), expected):
+    of_train = [file for file in table.files if "train" in file]
+    parts = ("train", of_train, table.y_train), ("test", [*table.files][-1:], table.y_test)
+    for part, own, y in parts:
         found = np.load(tmp_path / f"x_{part}.npy")
         np.testing.assert_array_equal(found, np.concatenate([images[file] for file in own]))
         file = tmp_path / f"y_{part}.npy"
         assert (np.load(file).tolist() if file.exists() else None) == y
-    if expected[0]:
-        values = names or sorted({*files[of_train[0]]})
+    if table.y_train:
+        values = table.names or sorted({*table.files[of_train[0]]})
         assert interpret.lines_of(tmp_path / "classes.txt") == [*map(str, values)]
 
 
@@ -470,40 +489,72 @@ def test_tables_of_datasets_are_read(tmp_path, monkeypatch):
     assert sorted(x[:, 0, 0, 0].tolist()) == [20 * i for i in range(8)]
 
 
-# rows of which file are what, and what the refusal names
-BAD_TABLES = {
-    "a missing shard": (
-        {"train-00000-of-00002": TWO, "test": TWO},
-        ["a", "b"],
-        "1 are there, not 2",
+BAD_TABLES = {  # files with their labels, names of the classes, and words of the refusal
+    "a missing shard": Namespace(
+        files={"train-00000-of-00002": TWO, "test": TWO}, names=["a", "b"], told="are there, not 2"
     ),
-    "some labels missing": ({"train": [0, -1, 0, 1], "test": TWO}, ["a", "b"], "train.parquet#1"),
-    "labels in one set": ({"train": TWO, "test": None}, ["a", "b"], "one has no labels"),
-    "an unknown class": ({"train": TWO, "test": ONE}, ["a", "b"], "class 2"),
-    "real labels": ({"train": [0.5, 1, 0, 1], "test": TWO}, None, "label is double"),
-    "no test set": ({"train": TWO}, ["a", "b"], "--test-share"),
-    "no training set": ({"test": TWO}, ["a", "b"], "no Parquet file of a training set"),
-    "a hash in its name": (
-        {"train-00000-of-00002-1f": TWO, "test": TWO},
-        ["a", "b"],
-        "1 are there",
+    "some labels missing": Namespace(
+        files={"train": [0, -1, 0, 1], "test": TWO}, names=["a", "b"], told="train.parquet#1"
     ),
-    "of no set": ({"train": TWO, "test": TWO, "extra": TWO}, ["a", "b"], "of which set"),
-    "two configurations": ({"a/train": TWO, "b/train": TWO}, ["a", "b"], "in a, b"),
-    "numbers and words": (
-        {"train-0": TWO, "train-1": [*"abab"], "test": TWO},
-        None,
-        "words in another",
+    "labels in one set": Namespace(
+        files={"train": TWO, "test": None}, names=["a", "b"], told="one has no labels"
+    ),
+    "an unknown class": Namespace(
+        files={"train": TWO, "test": ONE}, names=["a", "b"], told="class 2"
+    ),
+    "real labels": Namespace(
+        files={"train": [0.5, 1, 0, 1], "test": TWO}, names=None, told="label is double"
+    ),
+    "no test set": Namespace(files={"train": TWO}, names=["a", "b"], told="--test-share"),
+    "no training set": Namespace(
+        files={"test": TWO}, names=["a", "b"], told="no Parquet file of a training set"
+    ),
+    "a hash in its name": Namespace(
+        files={"train-00000-of-00002-1f": TWO, "test": TWO}, names=["a", "b"], told="1 are there"
+    ),
+    "of no set": Namespace(
+        files={"train": TWO, "test": TWO, "extra": TWO}, names=["a", "b"], told="of which set"
+    ),
+    "two configurations": Namespace(
+        files={"a/train": TWO, "b/train": TWO}, names=["a", "b"], told="in a, b"
+    ),
+    "numbers and words": Namespace(
+        files={"train-0": TWO, "train-1": [*"abab"], "test": TWO},
+        names=None,
+        told="words in another",
     ),
 }
 
 
-@pytest.mark.parametrize("files, names, words", BAD_TABLES.values(), ids=BAD_TABLES)
-def test_tables_that_do_not_fit_are_refused(tmp_path, files, names, words):
-    for file, labels in files.items():
-        write_table(tmp_path, file, labels, names)
-    assert words in refusal("decode.py --size 6", tmp_path)
+@pytest.mark.parametrize("table", BAD_TABLES.values(), ids=BAD_TABLES)
+def test_tables_that_do_not_fit_are_refused(tmp_path, table):
+    for file, labels in table.files.items():
+        write_table(tmp_path, file, labels, table.names)
+    assert table.told in refusal("decode.py --size 6", tmp_path)
     assert not (tmp_path / ".decoding").exists()
+
+
+# --------------------------------------------------------------------------------- a run's settings
+BAD_SETTINGS = {  # config.json, and words of the refusal
+    "not there": (None, "FileNotFoundError"),
+    "no JSON": ('{"method": "n', "JSONDecodeError"),
+    "a list": ("[1, 2]", "holds no settings"),
+    "another program's": ('{"method": "theory_gate"}', "no valid dataset"),
+    "a number for a name": ('{"dataset": 0.5}', "no valid dataset"),
+    "a number for a folder": ('{"data_root": -1}', "no valid data_root"),
+    "null for a share": ('{"gray": null}', "no valid gray"),
+}
+
+
+@pytest.mark.parametrize("text, told", BAD_SETTINGS.values(), ids=BAD_SETTINGS)
+def test_a_runs_settings_are_read_or_refused(run_of, tmp_path, text, told):
+    good = read_json(run_of("ncl") / "config.json")
+    assert vars(read_run(run_of("ncl"))) == good
+    if text is not None:
+        if text.endswith("}") and "theory" not in text:  # one of them is changed
+            text = json.dumps(good | json.loads(text))
+        (tmp_path / "config.json").write_text(text)
+    assert told in refusal(lambda: read_run(tmp_path))
 
 
 # -------------------------------------------------------------------------------- evaluate and runs
@@ -603,10 +654,8 @@ def test_finetuning_is_a_training_by_hand(run_of, tmp_path, flags):
 def test_a_single_label_is_not_trained_on():
     """Of two labels one is held out; BatchNorm takes no batch of one."""
     x, y = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8), torch.arange(20) % 2
-    data, run = (
-        Namespace(train=dict(x=x, y=y)),
-        Namespace(image_size=8, min_scale=1, crop="bicubic"),
-    )
+    data = Namespace(train=dict(x=x, y=y))
+    run = Namespace(image_size=8, min_scale=1, crop="bicubic")
     args = Namespace(tune=[0.1], epochs=1, min_steps=1, classifier_lr=1, weight_decay=0, seed=1)
 
     def network():

@@ -15,7 +15,6 @@ The measure is ours, and no paper's.
 
 import argparse
 import collections
-import json
 import math
 import sys
 from pathlib import Path
@@ -27,13 +26,14 @@ import common  # noqa: E402
 import interpret  # noqa: E402
 import look  # noqa: E402
 from mmncl import words_of  # noqa: E402
+from run_folder import read_run, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
 
 
-def read_text(folder: Path, n: int) -> tuple[Tensor, list[str]]:
+def read_captions(folder: Path, n: int) -> tuple[Tensor, list[str]]:
     """Embeddings (N, K) and strings of a run's n test captions; BadInput where there are none."""
     try:
         with np.load(folder / "text.npz", allow_pickle=False) as archive:
@@ -49,7 +49,7 @@ def read_text(folder: Path, n: int) -> tuple[Tensor, list[str]]:
     return t, captions
 
 
-def by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tensor]:
+def activations_by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tensor]:
     """The V words that at least so many captions have, and what they activate, (V, K).
 
     t: embeddings (N, K) of the captions. A word's activations are the mean of the normalised
@@ -71,7 +71,7 @@ def by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tens
 def strongest_words(words: list[str], means: Tensor, most=5) -> list[list]:
     """For each dimension its words and their mean activations, the strongest first, if above 0.
 
-    means: (V, K), by_word's.
+    means: (V, K), of activations_by_word()
     """
     best = means.topk(min(most, len(words)), 0)  # (5, K)
     said = []
@@ -147,13 +147,13 @@ def named_labels(own: dict, names: dict, classes: Path | None) -> tuple[dict, di
 
 def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[dict, list[list]]:
     """The numbers of a run, and the words of each dimension with their activations."""
-    config = look.read_run(folder)
+    run = read_run(folder)
     e = interpret.read_embedding(folder)
-    t, captions = read_text(folder, e.N)
-    words, means = by_word(t, captions)
+    t, captions = read_captions(folder, e.N)
+    words, means = activations_by_word(t, captions)
     said = strongest_words(words, means)
 
-    known = look.class_names_of_run(config, data_root or config["data_root"], classes)
+    known = look.class_names_of_run(vars(run), data_root or run.data_root, classes)
     labels, names = named_labels(e.labels, known, classes)
     first = []
     for pairs in said:
@@ -175,8 +175,7 @@ def main(argv=None):
     rows = [["run", "nameable", "by chance", "nameable by 20", "by chance"]]
     for folder in args.runs:
         numbers, said = measure(folder, args.classes, args.data_root)
-        with common.replacing(folder / "words.json") as file:
-            file.write(json.dumps(numbers | {"words": said}).encode())
+        write_json(folder / "words.json", numbers | {"words": said})
         values = list(numbers.values()) or 4 * [math.nan]
         cells = [f"{value:.1f}" for value in values]
         rows.append([folder.name, *cells])

@@ -257,7 +257,8 @@ OF_BAYESNCL = [
      "in words", with_n("frequent less rare, left of pull and push", pd.Series(left), 3),
      "in part: the variance"),
     ("weighting by inverse frequency suppresses shared features", "bayesncl", "motivation",
-     "in words", say("dimensions for the sky", WEIGHTED_NCL, "built-in"), "cannot tell"),
+     "in words", say("dimensions for the sky", WEIGHTED_NCL, "built-in")
+     + "; by a similarity of ours, in bayesncl.py up to commit db589e1", "cannot tell"),
     ("gates decide image by image, as TopK cannot", "bayesncl", "method",
      "in words", "open gates are open for nearly all images", "open: one seed"),
     ("hard beats soft; detaching and two layers matter", "bayesncl", "ablations",

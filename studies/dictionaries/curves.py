@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import interpret  # noqa: E402
 
 
@@ -22,9 +22,10 @@ def draw_panel(axis, findings: interpret.Findings, prefix: str, title: str) -> N
     """Curves and dimensions of one label of one run."""
     label = findings.labels[prefix]
     n = np.arange(1, len(label.y) + 1)
-    low, high = 100 * np.quantile(label.heads, [0.05, 0.95], axis=0)
+    directions = 100 * label.direction_curves  # (directions, N)
+    low, high = np.quantile(directions, [0.05, 0.95], axis=0)
     axis.fill_between(n, low, high, color="tab:red", alpha=0.2, lw=0)
-    axis.plot(n, 100 * label.heads.mean(0), "tab:red", label="random directions, middle 90 %")
+    axis.plot(n, directions.mean(0), "tab:red", label="random directions, middle 90 %")
     axis.plot(n, 100 * label.chance, "tab:olive", label="chance")
     live = findings.columns["n"] > 0
     cons = 100 * findings.columns[prefix + "cons"]

@@ -252,7 +252,7 @@ def measure(network, data):
         for name in "cons", "adjusted", "lead", "ap", "live_dims", "act":
             found[prefix + name] = findings.numbers.get(name)
         found[f"{prefix}shuffled_cons"] = findings.controls["shuffled"]["cons"]
-        found[f"{prefix}head_ap"] = findings.controls["head"]["ap"]
+        found[f"{prefix}head_ap"] = findings.controls["directions_of_h"]["ap"]
     return found
 
 

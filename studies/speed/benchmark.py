@@ -36,6 +36,8 @@ import shapes  # noqa: E402
 import simclr  # noqa: E402
 from run_folder import progress  # noqa: E402
 
+VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")  # the papers'
+
 
 def seconds(call) -> float:
     """Median time of call(): of as many as fit into a second, after one that does not count."""
@@ -166,10 +168,10 @@ def parts(device, peers: bool) -> None:
     compiled = torch.compile(common.augment)
 
     def views():
-        return common.augment(images, 32, **simclr.VIEWS)
+        return common.augment(images, 32, **VIEWS)
 
     def views_compiled():
-        return compiled(images, 32, **simclr.VIEWS)
+        return compiled(images, 32, **VIEWS)
 
     def loss():
         z1, z2 = z.chunk(2)

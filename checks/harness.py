@@ -1,11 +1,13 @@
-"""A program of this repository in a forked process, because importing torch anew takes seconds.
+"""What kills.py, faults.py and damage.py share.
 
-What runs there is the file itself, as `python <file>` would run it: its errors and exit codes are
-those that a user sees.
+They run a program of this repository in a forked process, because importing torch anew takes
+seconds, and compare what two runs left, bit for bit. What runs there is the file itself, as
+`python <file>` would run it: its errors and exit codes are those that a user sees.
 """
 
 import argparse
 import dataclasses
+import json
 import multiprocessing
 import os
 import runpy
@@ -17,6 +19,8 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch._dynamo  # an optimizer imports it at its first use
+from safetensors.torch import load_file
+from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
@@ -31,6 +35,10 @@ COMMANDS = {f"{name}.py": f"{name}.py {SMALL} --epochs {EPOCHS}" for name in MET
 COMMANDS["sae.py"] = f"sae.py of --batch-size 32 --epochs {EPOCHS} --device cpu"
 COMMANDS["sparse_coding.py"] = "sparse_coding.py --experiment fig2 fig4 --epochs 25 --device cpu"
 FORK = multiprocessing.get_context("fork")
+TIMES = {"images_per_s", "seconds_train", "seconds"}  # of a record: no two runs have the same
+
+
+# ------------------------------------------------------------------------------- running a program
 
 
 @dataclasses.dataclass
@@ -110,6 +118,66 @@ def note_always() -> None:
         return 10_000 * clock()
 
     time.perf_counter = fast
+
+
+# ------------------------------------------------------------------------- comparing two runs
+def parts(value, name="") -> dict:
+    """What nested dicts and lists hold: a name such as "/model/head.0.weight" → a value."""
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    else:
+        return {name: value}
+    found = {}
+    for key, inner in items:
+        if key not in TIMES:
+            found |= parts(inner, f"{name}/{key}")
+    return found
+
+
+def load(path: Path):
+    """What a file holds, as dicts, lists, arrays, tensors and numbers."""
+    if path.suffix == ".safetensors":
+        return load_file(path)
+    if path.suffix == ".npy":
+        return {"": np.load(path)}
+    if path.suffix == ".npz":
+        return dict(np.load(path))
+    if path.suffix == ".pt":
+        return torch.load(path, weights_only=True)
+    if path.suffix == ".json":
+        return json.loads(path.read_text())
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def bits(value):
+    """A value in a form that is equal where all bits are."""
+    if isinstance(value, Tensor):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    return repr(value)
+
+
+def differences(ours: Path, theirs: Path) -> list[str]:
+    """The files, and parts of files, in which two runs' folders differ.
+
+    config.json is left out, which has each run's own command.
+    """
+    found = []
+    names = {path.name for path in [*ours.iterdir(), *theirs.iterdir()]}
+    for name in sorted(names - {"config.json"}):
+        if not (ours / name).exists() or not (theirs / name).exists():
+            found.append(name)
+            continue
+        one = parts(load(ours / name))
+        other = parts(load(theirs / name))
+        for part in sorted(one.keys() | other.keys()):
+            same = part in one and part in other and bits(one[part]) == bits(other[part])
+            if not same:
+                found.append(name + part)
+    return found
 
 
 # -------------------------------------------------------------------------- programs of this folder
