@@ -75,15 +75,27 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 # ---------------------------------------------------------------------------------------- settings
-# Settings taken over from the run whose features are used. Only tools/ read those of its views, and
-# what some methods alone have.
-OF_ITS_NETWORK = ["dataset", "limit", "arch", "image_size"]
-OF_ITS_VIEWS = ["min_scale", "jitter", "gray", "blur", "crop"]
-OF_SOME = ["order", "zero_init_residual"]
+PRESETS = {
+    "default": dict(
+        topk=8,  # k
+        batch_topk=False,
+        units=None,  # K; None is 4·d
+        aux_weight=1 / 32,  # α
+        mono_weight=0.0,  # λ
+        frozen_decoder=False,
+        epochs=200,
+        batch_size=256,
+        lr=3e-3,  # at its peak
+        seed=1,
+        precision="fp32",
+        data_root=None,  # the run's
+    )
+}
 
-SETTINGS = dict(topk=8, batch_topk=False, units=None, epochs=200, batch_size=256, lr=3e-3)
-TERMS = dict(aux_weight=1 / 32, mono_weight=0.0, frozen_decoder=False)
-PRESETS = {"default": SETTINGS | TERMS | dict(seed=1, precision="fp32", data_root=None)}
+# Settings taken over from the run whose features are used: those of its data and network; those of
+# its views, and what some methods alone have, for the programs in tools/.
+OF_ITS_NETWORK = "dataset", "limit", "arch", "image_size"
+OF_SOME = "order", "zero_init_residual"
 
 LEAST_WEIGHT = 0.01  # of a unit's pairs of images in a batch; with less its MonoScore is noise
 
@@ -276,18 +288,18 @@ def parser():
     add = flags.add_argument
     add("run", nargs="?", help="folder of a finished run, whose backbone.pt is read")
     add("--data-root", help="folder of the data sets (default: the run's)")
-    add("--topk", type=count, help="k: at most so many active units of an image (default: 8)")
+    add("--topk", type=count, help="k: at most so many active units of an image")
     add(
         "--batch-topk", action="store_true", help="k units on average in a batch, not of each image"
     )
-    add("--units", type=count, help="K (default: 4·d)")
-    add("--epochs", type=count, help="passes over the features (default: 200)")
-    add("--batch-size", type=common.number(int, 2), help="images per step (default: 256)")
-    add("--lr", type=common.number(float, 1e-12), help="peak rate of Adam (default: 3e-3)")
+    add("--units", type=count, help="K")
+    add("--epochs", type=count, help="passes over the features")
+    add("--batch-size", type=common.number(int, 2), help="images per step")
+    add("--lr", type=common.number(float, 1e-12), help="peak rate of Adam")
     add("--aux-weight", type=weight, help="α (paper: 1/32)")
-    add("--mono-weight", type=weight, help="λ (default: 0; its authors': 0.09 to 0.9 with TopK)")
+    add("--mono-weight", type=weight, help="λ (its authors': 0.09 to 0.9 with TopK)")
     add("--frozen-decoder", action="store_true", help="W_dec stays as it was drawn: a control")
-    add("--seed", type=common.number(int, 0, 2**32 - 1), help="of weights and order (default: 1)")
+    add("--seed", type=common.number(int, 0, 2**32 - 1), help="of weights and order")
     return flags
 
 
@@ -297,7 +309,7 @@ def inherit(args):
     common.need(run, "whose features? Give the folder of a finished run")
     try:
         settings = json.loads(Path(run, "config.json").read_text())
-        for key in OF_ITS_NETWORK + OF_ITS_VIEWS:
+        for key in (*OF_ITS_NETWORK, *common.VIEWS):
             setattr(args, key, settings[key])
     except (OSError, ValueError, LookupError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"

@@ -27,7 +27,6 @@ NEEDED = {  # settings of every run of an image method: its data, network and vi
     "blur": float | int,
     "crop": str,
 }
-VIEWS = "min_scale", "jitter", "gray", "blur", "crop"
 
 
 def read_run(folder: Path) -> argparse.Namespace:

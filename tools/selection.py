@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import sparsehead  # noqa: E402
-from run_folder import VIEWS, data_of, load_run, progress, write_json  # noqa: E402
+from run_folder import data_of, load_run, progress, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -95,7 +95,7 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
     run, model = load_run(folder)
     model.to(device)
     data = data_of(run, data_root)
-    views = {name: getattr(run, name) for name in VIEWS}
+    views = {name: getattr(run, name) for name in common.VIEWS}
     one_view = common.augment
     if getattr(run, "order", None) == "colour-crop":
         one_view = sparsehead.colour_first
