@@ -36,6 +36,9 @@ et al., "Sanity Checks for Sparse Autoencoders", arXiv 2602.14111.
     python sae.py runs/my-run --frozen-decoder           the control
     python tools/look.py runs/my-sae                     what each unit stands for
 
+What to expect on the built-in data: 99 % of the variance of h explained, three to fifteen of the
+256 units dead, in 13 to 25 seconds on one CPU core.
+
 Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai) and BatchTopK's
 (B: BatchTopK of bartbussmann), and from dictionary_learning of saprmarks, which has both (D);
 14 and 15 from MonoLoss's (M: MonoLoss of AtlasAnalyticsLab):
