@@ -797,12 +797,15 @@ def average_gradients(model: nn.Module) -> None:
 
 # -------------------------------------------------------------------------------------- run folder
 def new_folder(path: Path, settings: dict, device: str) -> None:
-    """An unused run folder with config.json: the settings, the commit, the machine."""
+    """A new run's folder with config.json: the settings, the commit, the machine.
+
+    BadInput where it holds anything else. A config.json alone is of a run that failed or was
+    stopped in its first epoch; it may be begun anew.
+    """
     config = path / "config.json"
-    # Without a checkpoint nothing is lost by beginning anew.
-    begun = (path / "checkpoint.pt").exists()
-    need(not begun, f"--out {path} is another run; name a new folder")
     path.mkdir(parents=True, exist_ok=True)
+    others = {file.name for file in path.iterdir()} - {config.name}
+    need(not others, f"--out {path} is not empty: name a new folder")
     git = f'git -C "{Path(__file__).parent}" describe --always --exclude=* --abbrev=10 --dirty=+'
     failed, commit = subprocess.getstatusoutput(git)  # with a + where files have changed since
     made_by = dict(

@@ -22,7 +22,7 @@ The recipe is that of the authors' CIFAR-100 script.
     python lpjepa.py --mu -2                 aims at 3 % active entries, not at 10 %
     python lpjepa.py --dataset cifar100      the authors' recipe, 1000 epochs
 
-What to expect of the first command: a linear probe of 69 %, with 6 % of the entries active (seed 1).
+What to expect of the first command: a linear probe of 69 % and 6 % active entries (seed 1).
 
 Where we differ from the authors' code, besides what common.py lists:
 1. No solarisation (theirs: a tenth of the views).
