@@ -10,11 +10,12 @@ with random coordinates masked, and should find the features again.
     x = M z + ε                    M (p, d): the features, orthonormal columns;  z: sparse latents
     a1 = D1 x,  a2 = D2 x          D1, D2: masks, which keep half of the coordinates
     h = φ(BN(W a))                 W (m, p): the neurons;  φ: symmetric ReLU
-    success                        min over features j of max over neurons i of |cos(W_i, M_j)|
+    worst-found feature            min over features j of max over neurons i of |cos(W_i, M_j)|
 
-    python sparse_coding.py --experiment fig2      TIME
+    python sparse_coding.py --experiment fig2      20 seconds on one core of an AMD EPYC
 
-With two of ten latents not 0, this is .88 for the contrastive loss and .52 for the other one.
+There the contrastive loss reaches .88 and the non-contrastive one .52, with two of ten latents
+not 0.
 
     contrastive (SimCLR), Eq. (9)
         −log( exp(cos(h1, h2)/τ) / Σ over the other 2B − 1 views of exp(cos/τ) )
@@ -165,14 +166,17 @@ def sample(s, seed: int, sparsity: float, noise: float) -> tuple[Tensor, Tensor,
 
 
 class Data:
-    """What the R replicas of a setting train on.
+    """What the replicas of a setting train on.
 
-    replicas   every seed with every combination of swept factors, as dicts
-    M          (R, p, d)
-    x          (R, p, n)
+    A replica is the training of one seed with one value of each swept factor. All R replicas of a
+    setting train at once: the first axis of every tensor is theirs.
+
+    replicas   each as a dict of its seed and its factors
+    M          features (R, p, d)
+    x          samples (R, p, n)
     """
 
-    # Differs: replicas of a seed share features, first weights, order and masks, so that settings
+    # Differs: replicas of a seed share features, first weights, order and masks, so that factors
     # are compared on the same draws.
 
     def __init__(self, s: SimpleNamespace, device):
@@ -199,8 +203,8 @@ class Data:
         self.lr = self.each("lr")
         self.temperature = self.each("temperature")
         self.seed_index = self.each("seed").flatten() - 1  # (R,): the place of its seed
-        # A mask keeps the coordinates whose random integer, from −32768 to 32767, is at most this:
-        # of the 65536 integers a share of `keep`.
+        # A mask draws an integer from −32768 to 32767 for each coordinate and keeps the coordinate
+        # if the integer is at most this. So it keeps a share of `keep`.
         self.largest_kept = (65536 * self.each("keep") - 32769).round().to(torch.int16)
 
     def each(self, factor: str) -> Tensor:
@@ -229,8 +233,8 @@ class Data:
     def random_integers(self) -> Tensor:
         """Random integers from −32768 to 32767 for the masks of an epoch.
 
-        Their shape is (seeds, batches, 2 views, p, at least B). One of 64 bits is cut into four of
-        16, because drawing takes much of the time of a step.
+        Their shape is (seeds, batches, 2 views, p, B or a few more). An integer of 64 bits is cut
+        into four of 16, because drawing takes a large part of a step's time.
         """
         s = self.s
         shape = (s.seeds, s.batches, 2, s.p, s.batch_size // 4 + 1)
@@ -241,14 +245,14 @@ class Data:
 
 
 # -------------------------------------------------------------------------------------- the losses
-# The first axis R is that of the replicas. A loss has shape (R,).
+# A loss has shape (R,), a value for each replica.
 def unit(h: Tensor) -> Tensor:
     """h (R, K, B) with columns of norm 1. (F.normalize over dimension 1 is slow on a CPU.)"""
     return h / h.square().sum(1, keepdim=True).clamp(min=1e-12).sqrt()
 
 
 def nt_xent_and_gradient(z: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """NT-Xent (Eq. 9) in nats, (R,), and its gradient by z.
+    """NT-Xent (Eq. 9) in nats, (R,), and its gradient with respect to z.
 
     z: unit embeddings (R, K, 2B), column i + B the other view of column i
     temperature: τ, (R, 1, 1)
@@ -277,11 +281,11 @@ def nt_xent_and_gradient(z: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor
 
 
 class NTXent(torch.autograd.Function):
-    """nt_xent_and_gradient for autograd, which alone would take twice the time of a step."""
+    """nt_xent_and_gradient for autograd, which by itself would make a step take twice the time."""
 
     @staticmethod
     def forward(context, z, temperature):
-        # Few replicas at a time: their E fits into a CPU's cache.
+        # A few replicas at a time, so that their E fits into a CPU's cache.
         cells = 2**21 if z.device.type == "cpu" else 2**28
         few = max(1, cells // z.shape[2] ** 2)
         losses, gradients = [], []
@@ -353,9 +357,9 @@ def effective_rank(W: Tensor, M: Tensor) -> Tensor:
 
 
 # --------------------------------------------------------------------------------------- the model
-# Differs: Table 1 is trained with the layers of the text and with those of the code (its paragraph
-# says ReLU), everything else with those of the text. Those of the code are one_sided(), a scale and
-# a shift in batch normalisation, and SimSiam's projector before its predictor.
+# Differs: the code's φ has one threshold, its batch normalisation has a scale and a shift, and its
+# SimSiam has a projector before the predictor. Table 1 is trained with the layers of the text and
+# with those of the code (its paragraph says ReLU), everything else with those of the text.
 def srelu(v: Tensor, b: Tensor | float) -> Tensor:
     """Symmetric ReLU (Eq. 14): v moved by b ≥ 0 towards 0, and 0 where |v| ≤ b."""
     return F.relu(v - b) - F.relu(-v - b)
@@ -369,8 +373,8 @@ def relu(v: Tensor, b: Tensor | float) -> Tensor:
 def one_sided(v: Tensor, b: Tensor | float) -> Tensor:
     """The code's symmetric ReLU: a threshold for negative v alone.
 
-    It is relu(u) − relu(−u − 2b) of u = W a − b. That is Eq. (14), but where a batch normalisation
-    of u takes away its b.
+    It is relu(u) − relu(−u − 2b) of u = W a − b. That would be Eq. (14), but batch normalisation of
+    u takes its b away.
     """
     return F.relu(v) - F.relu(-v - 2 * b)
 
@@ -384,11 +388,11 @@ class Encoder(nn.Module):
     layers: their weights, (R, m, p), then (R, m, m) for each further one.
     """
 
-    # Differs: b starts at 0 as in the text, is trained, and kept ≥ 0 for Eq. (14). Fixed at 0 it
-    # would make φ the identity, and the features would be found only up to a rotation. In the code
-    # b starts uniform, of any sign.
+    # Differs: b starts at 0 as in the text, is trained, and is kept ≥ 0 for Eq. (14). If it stayed
+    # at 0, φ would be the identity, and the features would be found only up to a rotation. In the
+    # code b starts uniform, of any sign.
     # Two layers are two maps and one φ, and the cosine is that of their product. In the code a φ
-    # follows each map, and the cosine is the first map's.
+    # follows each map, and the cosine is that of the first map.
 
     def __init__(self, layers: list[Tensor], s: SimpleNamespace, normalise="none"):
         super().__init__()
@@ -450,7 +454,7 @@ def start_columns(s: SimpleNamespace, seed: int, network: int) -> Tensor:
 
 
 def uncovered(s: SimpleNamespace, seed: int) -> str:
-    """ "feature" where a network starts without a neuron at some feature, else "none"."""
+    """What a warm start leaves without a neuron in some network: a "feature", or "none"."""
     for network in range(s.networks):
         if len(start_columns(s, seed, network).unique()) < s.d:
             return "feature"
@@ -470,8 +474,8 @@ def start_weights(s: SimpleNamespace, data: Data, network: int) -> list[Tensor]:
 
     With a warm start the first layer's are columns of M plus noise.
     """
-    # Differs: these are the text's, for projector and predictor, too, with a b^p of 0. The code's
-    # projector and predictor start as layers of torch do.
+    # Differs: projector and predictor start the same way, and b^p at 0, as in the text. In the code
+    # they start as torch's layers do.
     purpose = PURPOSES["weights"] + 10 * network
     first = gaussian(data, purpose, s.m, s.p)
     layers = [first / math.sqrt(s.p * s.d)]
@@ -518,7 +522,7 @@ class Model(nn.Module):
 
 # ---------------------------------------------------------------------------------------- training
 MEASURED = ("min", "median", "max", "loss", "spread", "rank")
-REMEMBER = 30  # seconds, at least, from one note of how far a program is to the next
+REMEMBER = 30  # seconds, at least, between two notes of how far a training is
 
 
 def loss_of(s: SimpleNamespace, data: Data, model: Model, a1, a2, turn: int) -> Tensor:
@@ -565,12 +569,11 @@ def step(s: SimpleNamespace, data: Data, model: Model, a1, a2, number: int) -> T
 
 @torch.no_grad()
 def measure(model: Model, data: Data, loss: Tensor) -> Tensor:
-    """MEASURED of every replica, (6, R), on the CPU; loss: (R,), which the training knows."""
+    """MEASURED of the network o of every replica, (6, R), on the CPU; loss: (R,)."""
     encoder = model.networks[0][0]
     W = encoder.W()
-    found = max_cosine(W, data.M)  # (R, d)
-    quantiles = torch.tensor([0, 0.5, 1], device=data.device)
-    smallest, median, largest = found.quantile(quantiles, dim=1)  # (R,) each
+    quantiles = torch.linspace(0, 1, 3, device=data.device)  # 0, ½ and 1
+    smallest, median, largest = max_cosine(W, data.M).quantile(quantiles, dim=1)  # (R,) each
     h = encoder(data.x)
     rank = effective_rank(W, data.M)
     return torch.stack([smallest, median, largest, loss, spread(h), rank]).cpu()
@@ -589,7 +592,7 @@ def epochs_to_measure(s: SimpleNamespace, records: int) -> set[int]:
 
 
 def remember(memory: Path, model: Model, data: Data, curves: dict) -> None:
-    """Note in a file how far a program is."""
+    """Note in a file how far a training is."""
     random = [g.get_state() for g in data.random]
     state = dict(model=model.state_dict(), random=random, curves=curves)
     with common.replacing(memory) as file:
@@ -621,16 +624,17 @@ def check_finite(loss: Tensor, replicas: list[dict], epoch: int) -> None:
 
 
 def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
-    """Train all replicas of setting `s` as one program.
+    """Train all replicas of setting `s` at once.
 
-    memory: a file to note in how far it is, and to go on from
-    what: its name, under which it says how far it is
+    records: about half as many as there are measurements, T
+    memory: a file that notes how far the training is; if it is there, training goes on from it
+    what: the name under which progress is printed; None prints nothing
     → the replicas, dicts of seed, swept factors and "uncovered"
     → the curves, arrays: "epoch" (T,), and (T, R) each of
       min, median, max   of max_cosine
       loss               mean over the epoch that ended; NaN at the start
       spread, rank
-    T is about twice `records`. BadInput when the loss is not finite.
+    BadInput when a loss is not finite.
     """
     data = Data(s, torch.device(device))
     model = Model(s, data)
@@ -668,7 +672,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
 
 
 # ------------------------------------------------------------------------------------- experiments
-# Without and with a head; without, SimCLR is the paper's contrastive learning.
+# Losses without and with a head. SimCLR without one is the paper's contrastive learning.
 CONTRASTIVE = dict(method="simclr")
 SIMCLR = dict(method="simclr", head="linear")
 SIMSIAM = dict(method="simsiam", head="linear")
@@ -679,8 +683,8 @@ PREDICTOR = dict(method="noncl", head="linear")
 LEVELS = dict(sparsity=[0.1, 0.3])
 AUTHORS = dict(batch_norm="affine", activation="one-sided")  # the code's layers, not the text's
 ONE_HOT = dict(latents="one-hot", batch_norm="none")
-FAST_1 = dict(fast=dict(lr=0.05, epochs=600))  # lr .5 kills neurons in Figure 1
-FAST_1_NONCL = dict(fast=dict(lr=0.05, epochs=1000))  # lr × steps 200; FAST_1 has 210
+FAST_FIG1 = dict(fast=dict(lr=0.05, epochs=600))  # lr × steps 210; lr .5 kills neurons
+FAST_FIG1_NONCL = dict(fast=dict(lr=0.05, epochs=1000))  # lr × steps 200
 WARM = dict(warm=1.0)
 FIG7 = NONCL | dict(p=20, d=20, m=20)
 FOUR_C = dict(warm=[1.0, 1.25, 1.5, 2.0])
@@ -717,11 +721,11 @@ OURS = {"min": None}  # the paper has nothing
 # c = 2 and Eq. (6), its text normalised outputs and a start at .62; here it has four values of c,
 # and Eq. (6) is among the variants.
 #
-# An experiment's programs: title, factors that are not the paper's, what the paper reports. Beside
-# factors there are
-#   fast       what is not FAST's without --paper
-#   by         by what a table splits replicas, besides swept factors
-#   two_rows   whether a table has a row where BUDGET is spent, too
+# An experiment's trainings: a title, the factors that are not PAPER's, what the paper reports.
+# Among the factors may be
+#   fast       factors that are neither PAPER's nor FAST's without --paper
+#   by         what splits replicas into rows of the table, besides swept factors
+#   two_rows   True: the table has another row, where BUDGET is spent
 EXPERIMENTS = {
     "table1": [
         ("SimCLR", SIMCLR | LEVELS, TABLE1_SIMCLR),
@@ -730,8 +734,8 @@ EXPERIMENTS = {
         ("SimSiam, authors' layers", SIMSIAM | AUTHORS | LEVELS | dict(head="mlp"), TABLE1_SIMSIAM),
     ],
     "fig1": [
-        ("contrastive, one-hot", CONTRASTIVE | ONE_HOT | FAST_1, HIGH),
-        ("non-contrastive, one-hot", NONCL | ONE_HOT | FAST_1_NONCL, LOW),
+        ("contrastive, one-hot", CONTRASTIVE | ONE_HOT | FAST_FIG1, HIGH),
+        ("non-contrastive, one-hot", NONCL | ONE_HOT | FAST_FIG1_NONCL, LOW),
     ],
     "fig2": [
         ("contrastive", CONTRASTIVE | LEVELS, HIGH),
@@ -745,6 +749,7 @@ EXPERIMENTS = {
         ("warm start, rows normalised", FIG7 | FOUR_C | ROWS, FIG7_END),
         ("warm start, columns normalised", FIG7 | FOUR_C | dict(normalise="columns"), FIG7_END),
     ],
+    # ours: should neuron i of both networks start at the same feature?
     "alignment": [
         ("p=50, random columns", NONCL | RANDOM | dict(p=50), OURS),
         ("p=50, aligned columns", NONCL | ALIGNED | dict(p=50), OURS),
@@ -757,12 +762,14 @@ EXPERIMENTS = {
         ("Fig. 7 without normalisation", FIG7 | dict(warm=1.25, normalise="none"), OURS),
         ("Fig. 5 with 60 seeds", PREDICTOR | WARM | dict(seeds=60, by=["uncovered"]), OURS),
     ],
+    # do the losses without negatives catch up when they train longer?
     "budget": [
         ("SimCLR", SIMCLR | LONG | dict(epochs=286), OURS),
         ("SimSiam", SIMSIAM | LONG | dict(epochs=250), OURS),
-        ("non-contrastive", NONCL | LONG | dict(epochs=500, head="none"), OURS),
+        ("non-contrastive", NONCL | LONG | dict(epochs=500), OURS),
         ("non-contrastive, predictor", PREDICTOR | LONG | dict(epochs=500), OURS),
     ],
+    # other activations, latents and equations that the paper names
     "variants": [
         ("contrastive, ReLU, {0, 1}", CONTRASTIVE | BINARY, OURS),
         ("SimCLR, ReLU, {0, 1}", SIMCLR | BINARY, OURS),
@@ -771,15 +778,17 @@ EXPERIMENTS = {
         ("Fig. 7 by Eq. (6), b trained", EQ6 | dict(train_bias=True), OURS),
         ("Fig. 7 by Eq. (6), b = 0.2", EQ6 | dict(bias=0.2, train_bias=False), OURS),
     ],
-    # two of the variants alone
+    # two of the variants by themselves
     "relu": [("non-contrastive, ReLU, {0, 1}", NONCL | BINARY, OURS)],
     "eq6": [("Fig. 7 by Eq. (6), b trained", EQ6 | dict(train_bias=True), OURS)],
+    # are independent masks better than dependent ones?
     "masks": [
         ("SimCLR, independent masks", SIMCLR | INDEPENDENT, OURS),
         ("SimCLR, dependent masks", SIMCLR | DEPENDENT, OURS),
         ("SimSiam, independent masks", SIMSIAM | INDEPENDENT, OURS),
         ("SimSiam, dependent masks", SIMSIAM | DEPENDENT, OURS),
     ],
+    # what SimCLR depends on
     "noise": [("SimCLR", SIMCLR | LEVELS | dict(noise=[0.152, 0.48]), OURS)],
     "temperature": [("SimCLR", SIMCLR | LEVELS | dict(temperature=[0.05, 0.2, 0.5]), OURS)],
     "threshold": [("SimCLR, b = 0", SIMCLR | LEVELS | dict(train_bias=False), OURS)],
@@ -790,20 +799,21 @@ EXPERIMENTS = {
 }
 
 
-def of_text(programs: list[tuple]) -> list[tuple]:
-    """The same programs with the latents of the paper's text."""
-    return [(title, factors | dict(latents="iid"), paper) for title, factors, paper in programs]
+def with_iid(trainings: list[tuple]) -> list[tuple]:
+    """The same trainings with the latents of the paper's text."""
+    iid = dict(latents="iid")
+    return [(title, factors | iid, reported) for title, factors, reported in trainings]
 
 
-EXPERIMENTS["alignment-iid"] = of_text(EXPERIMENTS["alignment"])
-EXPERIMENTS["budget-iid"] = of_text(EXPERIMENTS["budget"])
+EXPERIMENTS["alignment-iid"] = with_iid(EXPERIMENTS["alignment"])
+EXPERIMENTS["budget-iid"] = with_iid(EXPERIMENTS["budget"])
 
 
 def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
-    """Every factor of a program, and what follows from them.
+    """Every factor of a training, and what follows from them.
 
-    factors: a program's, in EXPERIMENTS; given: the user's, which replace them
-    paper: whether all others are the paper's, or FAST's
+    factors: the training's own, in EXPERIMENTS; given: by the user, which replace them
+    paper: whether the rest is PAPER's, or FAST's where that has a value
 
     networks   how many there are
     batches    in an epoch
@@ -839,7 +849,7 @@ def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
 
 # --------------------------------------------------------------------------------------- the table
 def by_title(title: str, s: SimpleNamespace, replicas: list[dict]) -> dict[str, list[int]]:
-    """The rows of a program: a row's title → the numbers of its replicas, which differ in seed."""
+    """The rows of a training: a row's title → the indices of its replicas, which differ in seed."""
     split = [factor for factor in SWEPT if len(getattr(s, factor)) > 1] + s.by
     found = defaultdict(list)
     for i, replica in enumerate(replicas):
@@ -851,10 +861,10 @@ def by_title(title: str, s: SimpleNamespace, replicas: list[dict]) -> dict[str, 
 def rows(
     experiment: str, title: str, s: SimpleNamespace, replicas: list, curves: dict, reported: dict
 ):
-    """A program's rows of the table, dicts, and its curves by "experiment/row's title/key".
+    """A training's rows of the table, dicts, and its curves by "experiment/row's title/key".
 
     replicas, curves: what train() returns; reported: by the paper, in EXPERIMENTS
-    A row has means and a deviation over the seeds.
+    A row has means over the seeds, and a standard deviation.
     """
     found, kept = [], {}
     for row_title, members in by_title(title, s, replicas).items():
@@ -920,7 +930,7 @@ def print_table(found: list[dict]) -> None:
 
 # ------------------------------------------------------------------------------------- the program
 def parser() -> common.Parser:
-    """The command line."""
+    """The command line: which experiments, and how long they train."""
     of_the_paper = [name for name in EXPERIMENTS if name.startswith(("table", "fig"))]
     settings = dict(experiment=of_the_paper, paper=False, epochs=None, seeds=None)
     flags = common.Parser(__file__, __doc__, {"default": settings})
@@ -939,7 +949,7 @@ def parser() -> common.Parser:
 
 
 def plan(args) -> dict[str, list]:
-    """What is to be trained: experiment → its programs, each a title, a setting, the paper's."""
+    """What to train: experiment → its trainings, each a title, a setting, what is reported."""
     given = {}
     for name in ("epochs", "seeds"):
         if getattr(args, name) is not None:
@@ -958,7 +968,7 @@ def main(argv=None):
     device = torch.device(args.device)
     new = time.strftime("runs/sparse_coding-%Y%m%d-%H%M%S")
     folder = Path(args.resume or args.out or new)
-    memory = folder / "memory"  # how far programs are; it is removed at the end
+    memory = folder / "memory"  # how far trainings are; it is removed at the end
     if not args.resume:
         common.new_folder(folder, vars(args), args.device)
     elif (folder / "results.json").exists() and not memory.exists():
@@ -968,9 +978,9 @@ def main(argv=None):
     print(f"if it is stopped: python sparse_coding.py --resume {folder}")
 
     found, curves = [], {}
-    for experiment, programs in plan(args).items():
+    for experiment, trainings in plan(args).items():
         begin = time.perf_counter()
-        for i, (title, s, reported) in enumerate(programs):
+        for i, (title, s, reported) in enumerate(trainings):
             note = memory / f"{experiment}-{i}-{args.device}.pt"
             what = f"{experiment}: {title}"
             replicas, measured = train(s, device, memory=note, what=what)
