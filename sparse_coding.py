@@ -2,61 +2,40 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
 # ///
-"""The landscape of contrastive and non-contrastive learning, on data whose features are known.
+"""Which losses find the true features, on data whose features are known?
 
-Samples are sparse combinations of d hidden orthonormal features. Two views mask random
-coordinates, and a one-layer encoder should find the features again.
+A sample is a sparse combination of hidden features. A one-layer network sees two views of it, each
+with random coordinates masked, and should find the features again.
 
-    x = M z + ε,   a_1 = D_1 x,   a_2 = D_2 x,   h = φ(BN(W a)); dependent masks: 2 D x, 2 (I − D) x
-    success: min over features j of max over neurons i of |cos(W_i, M_j)|, in the network o
+    x = M z + ε                    M (p, d): the features, orthonormal columns;  z: sparse latents
+    a1 = D1 x,  a2 = D2 x          D1, D2: masks, which keep half of the coordinates
+    h = φ(BN(W a))                 W (m, p): the neurons;  φ: symmetric ReLU
+    worst-found feature            min over features j of max over neurons i of |cos(W_i, M_j)|
+
+    python sparse_coding.py --experiment fig2      20 seconds on one core of an AMD EPYC
+
+There the contrastive loss reaches .88 and the non-contrastive one .52, with two of ten latents
+not 0.
 
     contrastive (SimCLR), Eq. (9)
-        −log( exp(cos(h1, h2)/τ) / Σ over the other 2B−1 views of exp(cos/τ) )
-    non-contrastive, Eq. (4) and (5); two networks, o and t, take turns
-        ‖ h^o(a1)/‖·‖ − sg[ h^t(a2)/‖·‖ ] ‖², then with o and t exchanged
-    SimSiam, one network
-        −cos(W^p h(a1), sg[h(a2)]) / 2, and the same with a1 and a2 exchanged
-    sg: stop-gradient. A head W^p, if there is one, maps the h of Eq. (9) and, in Eq. (5), the h
-    of the network that learns; networks o and t share it
+        −log( exp(cos(h1, h2)/τ) / Σ over the other 2B − 1 views of exp(cos/τ) )
+    non-contrastive, Eq. (4) and (5): two networks, o and t, learn in turn
+        ‖ h^o(a1)/‖·‖ − sg[ h^t(a2)/‖·‖ ] ‖²,  then with o and t exchanged
+    SimSiam: one network
+        −cos(W^p h(a1), sg[h(a2)]) / 2,  and the same with a1 and a2 exchanged
+    sg: stop-gradient;  W^p: a head. In Eq. (9) it maps both h, in Eq. (5) the h of the network that
+    learns; networks o and t share it.
 
 Pokle, Tian, Li, Risteski, "Contrasting the landscape of contrastive and non-contrastive
-learning", AISTATS 2022, arXiv 2203.15702. Equation, figure and theorem numbers are theirs, "the
+learning", AISTATS 2022, arXiv 2203.15702. Equations, figures and tables are numbered as there; "the
 code" is github ashwinipokle/contrastive_landscape. The theorems are in studies/landscape.
 
     python sparse_coding.py                                Table 1 and Figures 1 to 7, fast setting
     python sparse_coding.py --paper --experiment table1    Table 1, the paper's exact setting
-    python sparse_coding.py --experiment alignment budget variants masks --seeds 5    our questions
-    python sparse_coding.py --experiment custom --method noncl --lr 0.1 1       your own setting
+    python sparse_coding.py --experiment masks --seeds 20    one of our own questions
 
-Where the text leaves a choice, or text, code and this file differ:
- 1. Latents. The published numbers come from the code's: at d = 10 one −1 and one +1 for Pr .1 and
-    .2, two −1 and one +1 for .3. The text's entries are independent (--latents iid).
-    One-hot is +1 (in the code −1 in some data sets).
- 2. σ0 = sqrt(log d)/d = .15 is the code's; the text read as a variance gives .48, Section 4.1's
-    Θ(log d / d) .23.
- 3. b starts at 0 as in the text, is trained, and kept ≥ 0 for Eq. (14): fixed at 0, φ would be the
-    identity, and the features found up to a rotation. The code's starts uniform, of any sign.
- 4. Layers. In the code φ after batch normalisation has a threshold on one side only, the
-    normalisation a scale and a shift, SimSiam a projector before its predictor. Table 1 is trained
-    with these too (its paragraph says ReLU), the rest with the text's. Two layers are two maps and
-    one φ here, and the cosine their product's; in the code φ follows each map, and the cosine is
-    the first's.
- 5. Weights start at N(0, 1/(pd)), b^p at 0, as in the text; the code's projector and predictor as
-    torch's layers do.
- 6. Eq. (9)'s text has one positive and |B| negatives, the code all 2B − 1 other views. τ = .2; the
-    text has none, the scripts .05. Eq. (4) as printed applies φ twice, the code once.
- 7. Steps. SimCLR drops the last, smaller batch, the others keep it. noncl trains one network a
-    batch, in turn; in the code the online one begins each epoch. So learning rate × steps is 200
-    for SimCLR, 400 for SimSiam and 200 for each network of noncl; with the scripts' n = 3000 and
-    lr .005 it would be 200, 240 and 120.
- 8. Figures. The scripts' non-contrastive model of Figures 1 and 2 ignores its batch normalisation
-    flag, Figure 7's has a predictor; the captions decide here. Figure 7's caption has c = 2 and
-    Eq. (6), its text normalised outputs and a start at .62: we show four c, and Eq. (6) among the
-    variants.
- 9. Masks keep half; the scripts sweep .75, .5, .25, .1. With --paper there are 5 seeds, three in
-    the paper's Figures 5 to 7.
-10. Replicas of a seed share dictionary, initial weights and masks, so that settings are compared on
-    the same draws.
+For your own question, add a row to EXPERIMENTS. Where the paper's text leaves a choice, or text,
+code and this file differ, a comment there begins with "Differs:".
 """
 
 import itertools
@@ -77,21 +56,47 @@ import torch.nn.functional as F
 from torch import Tensor
 
 # ---------------------------------------------------------------------------------------- settings
-# The factors of the study and their values with --paper. parser() says what each means.
-LOSS = dict(method="simclr", head="none", similarity="cosine")
-ENCODER = dict(layers=1, batch_norm="yes", activation="srelu", bias=0.0, train_bias="yes")
-WEIGHTS = dict(normalise="none", warm=None, warm_columns="random")
-SAMPLES = dict(latents="authors", sparsity=0.1, masks="independent", keep=0.5, noise=None)
-TRAINING = dict(temperature=0.2, lr=0.025, epochs=8000, batch_size=512, seeds=5)
-SIZES = dict(n=1000, p=50, d=10, m=50)
-PAPER = LOSS | ENCODER | WEIGHTS | SAMPLES | TRAINING | SIZES
+# The factors and the paper's values. A factor in SWEPT may be a list, whose values train at once.
+PAPER = dict(
+    # the loss
+    method="simclr",  # or simsiam; or noncl: Eq. (4), two networks
+    head="none",  # or linear: W^p h + b^p (Eq. 5); or mlp: the same after SimSiam's projector
+    similarity="cosine",  # or product, not of SimCLR: nothing is normalised, Eq. (6) to (8)
+    temperature=0.2,  # τ of SimCLR
+    # the network
+    layers=1,  # linear maps before φ
+    batch_norm="plain",  # or affine: with a trained scale and shift; or none
+    activation="srelu",  # φ: one of ACTIVATIONS
+    bias=0.0,  # the threshold b of φ at the start
+    train_bias=True,
+    normalise="none",  # or rows, columns: to norm 1 after every step
+    warm=None,  # c: a neuron starts at a feature, with noise of standard deviation p^(−c/2)
+    warm_columns="random",  # features drawn for each network; or aligned: the same in both
+    # the data
+    latents="authors",  # or iid, zero-one, one-hot: see latents()
+    sparsity=0.1,  # Pr(z_i ≠ 0)
+    noise=None,  # standard deviation of ε; None: sqrt(log d) / d
+    masks="independent",  # D1 x and D2 x (Eq. 3); or dependent: 2 D x and 2 (I − D) x (Eq. 2)
+    keep=0.5,  # probability that a mask keeps a coordinate
+    n=1000,  # samples
+    p=50,  # observed dimensions
+    d=10,  # features
+    m=50,  # neurons
+    # the training, by plain SGD
+    lr=0.025,
+    epochs=8000,
+    batch_size=512,
+    seeds=5,  # 1 to 5, each with features, latents, first weights and masks of its own
+)
+# Differs: τ is .2; the text has none, and the scripts have .05. Masks keep half; the scripts sweep
+# .75, .5, .25 and .1. There are 5 seeds; the paper's Figures 5 to 7 have three.
 
 FAST = dict(batch_size=128, lr=0.5, epochs=100, seeds=3)  # what differs without --paper
 
-# Factors that may have several values, which then train together.
 SWEPT = ("sparsity", "keep", "noise", "temperature", "lr", "warm")
 
 # The paper's learning rate × steps of a network. The fast setting has 350, 400 and 200.
+# Differs: with the n = 3000 and learning rate .005 of the scripts it would be 200, 240 and 120.
 BUDGET = dict(simclr=200, simsiam=400, noncl=200)
 
 
@@ -122,33 +127,37 @@ def active_features(d: int, sparsity: float) -> tuple[int, int]:
 
 
 def latents(kind: str, n: int, d: int, sparsity: float, random: torch.Generator) -> Tensor:
-    """z (d, n) with entries in {−1, 0, 1}, of a kind of --latents, which explains them.
+    """z (d, n) with entries in {−1, 0, 1}; Pr is the sparsity.
 
-    A column of zeros is drawn again.
+    authors     ⌈d Pr / 2⌉ entries are −1, the rest of ⌈d Pr⌉ are +1, and at least one is
+    one-hot     one entry is +1
+    iid         each is −1 or +1 with probability Pr, else 0
+    zero-one    each is 1 with probability Pr, else 0
+    Of the last two a z of zeros alone is drawn again.
     """
-    if kind in ("iid", "zero-one"):
-        active = torch.zeros(d, n, dtype=torch.bool)
-        empty = ~active.any(0)
-        while empty.any():
-            active[:, empty] = torch.rand(d, int(empty.sum()), generator=random) < sparsity
-            empty = ~active.any(0)
-    else:
-        minus, k = active_features(d, sparsity)
-        if kind in ("onehot", "onehot-plus"):
-            k = 1
+    # Differs: the text's latents are iid, but the published numbers come from the code's: at d = 10
+    # one −1 and one +1 for Pr .1 and .2, and two −1 and one +1 for .3. In the code one-hot is −1 in
+    # some data sets.
+    if kind in ("authors", "one-hot"):
         order = torch.rand(d, n, generator=random).argsort(0)  # a permutation for each sample
-        active = order < k
+        if kind == "one-hot":
+            return (order == 0).float()
+        minus, active = active_features(d, sparsity)
+        return (order < active).float() - 2 * (order < minus).float()
 
-    if kind == "authors":
-        return active.float() - 2 * (order < minus).float()
-    if kind in ("zero-one", "onehot-plus"):
+    active = torch.zeros(d, n, dtype=torch.bool)
+    empty = ~active.any(0)
+    while empty.any():
+        active[:, empty] = torch.rand(d, int(empty.sum()), generator=random) < sparsity
+        empty = ~active.any(0)
+    if kind == "zero-one":
         return active.float()
     sign = 1 - 2 * torch.randint(0, 2, (d, n), generator=random)
     return (active * sign).float()
 
 
 def sample(s, seed: int, sparsity: float, noise: float) -> tuple[Tensor, Tensor, Tensor]:
-    """One data set x = M z + ε (Eq. 1): M (p, d) with orthonormal columns, z (d, n), x (p, n)."""
+    """One data set x = M z + ε (Eq. 1): M (p, d), z (d, n) and x (p, n)."""
     columns = torch.randn(s.p, s.d, generator=generator(seed, PURPOSES["M"]))
     M, _ = torch.linalg.qr(columns)
     z = latents(s.latents, s.n, s.d, sparsity, generator(seed, PURPOSES["z"]))
@@ -157,13 +166,18 @@ def sample(s, seed: int, sparsity: float, noise: float) -> tuple[Tensor, Tensor,
 
 
 class Data:
-    """What the R replicas of a setting train on.
+    """What the replicas of a setting train on.
 
-    replicas   every seed with every combination of swept factors, as dicts
-    M          (R, p, d)
-    x          (R, p, n)
-    The replicas of a seed see the same order and the same masks.
+    A replica is the training of one seed with one value of each swept factor. All R replicas of a
+    setting train at once: the first axis of every tensor is theirs.
+
+    replicas   each as a dict of its seed and its factors
+    M          features (R, p, d)
+    x          samples (R, p, n)
     """
+
+    # Differs: replicas of a seed share features, first weights, order and masks, so that factors
+    # are compared on the same draws.
 
     def __init__(self, s: SimpleNamespace, device):
         self.s = s
@@ -189,9 +203,9 @@ class Data:
         self.lr = self.each("lr")
         self.temperature = self.each("temperature")
         self.seed_index = self.each("seed").flatten() - 1  # (R,): the place of its seed
-        # 16 random bits are a number from −32768 to 32767, which is at most t with probability
-        # (t + 32769) / 65536: that is to be `keep`.
-        self.threshold = (65536 * self.each("keep") - 32769).round().to(torch.int16)
+        # A mask draws an integer from −32768 to 32767 for each coordinate and keeps the coordinate
+        # if the integer is at most this. So it keeps a share of `keep`.
+        self.largest_kept = (65536 * self.each("keep") - 32769).round().to(torch.int16)
 
     def each(self, factor: str) -> Tensor:
         """The replicas' seeds, or their values of a swept factor, (R, 1, 1)."""
@@ -205,41 +219,40 @@ class Data:
         order = torch.stack(orders)[self.seed_index]  # (R, n)
         x = self.x.gather(2, order[:, None].expand(-1, s.p, -1))  # (R, p, n)
 
-        bits = self.random_bits()
-        batches = x.split(s.batch_size, dim=2)
-        for i in range(s.batches):
-            a = batches[i]  # (R, p, B); the last may be smaller
-            B = a.shape[2]
-            D1 = bits[:, i, 0, :, :B][self.seed_index] <= self.threshold  # (R, p, B)
+        integers = self.random_integers()
+        # Differs: SimCLR drops the last, smaller batch, which would be another loss.
+        for i, a in zip(range(s.batches), x.split(s.batch_size, dim=2)):
+            B = a.shape[2]  # a: (R, p, B)
+            D1 = integers[:, i, 0, :, :B][self.seed_index] <= self.largest_kept  # (R, p, B)
             if s.masks == "dependent":  # Eq. (2)
                 yield 2 * D1 * a, 2 * ~D1 * a
             else:  # Eq. (3)
-                D2 = bits[:, i, 1, :, :B][self.seed_index] <= self.threshold
+                D2 = integers[:, i, 1, :, :B][self.seed_index] <= self.largest_kept
                 yield D1 * a, D2 * a
 
-    def random_bits(self) -> Tensor:
-        """16 random bits for each coordinate of an epoch, (seeds, batches, 2, p, at least B).
+    def random_integers(self) -> Tensor:
+        """Random integers from −32768 to 32767 for the masks of an epoch.
 
-        A 64-bit random number serves four coordinates: drawing is much of the time of a step.
+        Their shape is (seeds, batches, 2 views, p, B or a few more). An integer of 64 bits is cut
+        into four of 16, because drawing takes a large part of a step's time.
         """
         s = self.s
         shape = (s.seeds, s.batches, 2, s.p, s.batch_size // 4 + 1)
-        words = torch.empty(shape, dtype=torch.int64, device=self.device)
-        for of_seed, random in zip(words, self.random):
+        of_64_bits = torch.empty(shape, dtype=torch.int64, device=self.device)
+        for of_seed, random in zip(of_64_bits, self.random):
             of_seed.random_(-(2**63), None, generator=random)
-        return words.view(torch.int16)
+        return of_64_bits.view(torch.int16)
 
 
 # -------------------------------------------------------------------------------------- the losses
-# The first axis R is that of the replicas. A loss has shape (R,), and the gradient of its sum is
-# each replica's own.
+# A loss has shape (R,), a value for each replica.
 def unit(h: Tensor) -> Tensor:
     """h (R, K, B) with columns of norm 1. (F.normalize over dimension 1 is slow on a CPU.)"""
     return h / h.square().sum(1, keepdim=True).clamp(min=1e-12).sqrt()
 
 
 def nt_xent_and_gradient(z: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
-    """NT-Xent (Eq. 9) in nats, (R,), and its gradient by z.
+    """NT-Xent (Eq. 9) in nats, (R,), and its gradient with respect to z.
 
     z: unit embeddings (R, K, 2B), column i + B the other view of column i
     temperature: τ, (R, 1, 1)
@@ -268,11 +281,11 @@ def nt_xent_and_gradient(z: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor
 
 
 class NTXent(torch.autograd.Function):
-    """nt_xent_and_gradient for autograd, which alone would take twice the time of a step."""
+    """nt_xent_and_gradient for autograd, which by itself would make a step take twice the time."""
 
     @staticmethod
     def forward(context, z, temperature):
-        # Few replicas at a time: their E fits into a CPU's cache.
+        # A few replicas at a time, so that their E fits into a CPU's cache.
         cells = 2**21 if z.device.type == "cpu" else 2**28
         few = max(1, cells // z.shape[2] ** 2)
         losses, gradients = [], []
@@ -344,6 +357,9 @@ def effective_rank(W: Tensor, M: Tensor) -> Tensor:
 
 
 # --------------------------------------------------------------------------------------- the model
+# Differs: the code's φ has one threshold, its batch normalisation has a scale and a shift, and its
+# SimSiam has a projector before the predictor. Table 1 is trained with the layers of the text and
+# with those of the code (its paragraph says ReLU), everything else with those of the text.
 def srelu(v: Tensor, b: Tensor | float) -> Tensor:
     """Symmetric ReLU (Eq. 14): v moved by b ≥ 0 towards 0, and 0 where |v| ≤ b."""
     return F.relu(v - b) - F.relu(-v - b)
@@ -355,15 +371,15 @@ def relu(v: Tensor, b: Tensor | float) -> Tensor:
 
 
 def one_sided(v: Tensor, b: Tensor | float) -> Tensor:
-    """The authors' layer: a threshold for negative v alone.
+    """The code's symmetric ReLU: a threshold for negative v alone.
 
-    In their code it is relu(u) − relu(−u − 2b) of u = W a − b, which is Eq. (14). But batch
-    normalisation of u takes away the b in it.
+    It is relu(u) − relu(−u − 2b) of u = W a − b. That would be Eq. (14), but batch normalisation of
+    u takes its b away.
     """
     return F.relu(v) - F.relu(-v - 2 * b)
 
 
-ACTIVATIONS = {"srelu": srelu, "relu": relu, "authors": one_sided}  # φ
+ACTIVATIONS = {"srelu": srelu, "relu": relu, "one-sided": one_sided}  # φ
 
 
 class Encoder(nn.Module):
@@ -372,6 +388,12 @@ class Encoder(nn.Module):
     layers: their weights, (R, m, p), then (R, m, m) for each further one.
     """
 
+    # Differs: b starts at 0 as in the text, is trained, and is kept ≥ 0 for Eq. (14). If it stayed
+    # at 0, φ would be the identity, and the features would be found only up to a rotation. In the
+    # code b starts uniform, of any sign.
+    # Two layers are two maps and one φ, and the cosine is that of their product. In the code a φ
+    # follows each map, and the cosine is that of the first map.
+
     def __init__(self, layers: list[Tensor], s: SimpleNamespace, normalise="none"):
         super().__init__()
         self.layers = nn.ParameterList(layers)
@@ -379,7 +401,7 @@ class Encoder(nn.Module):
         self.batch_norm = s.batch_norm
         self.activation = s.activation
         ones = torch.ones_like(layers[-1][:, :, :1])  # (R, m, 1)
-        self.b = nn.Parameter(s.bias * ones, requires_grad=s.train_bias == "yes")
+        self.b = nn.Parameter(s.bias * ones, requires_grad=s.train_bias)
         self.affine = nn.ParameterList()
         if s.batch_norm == "affine":
             self.affine.append(ones.clone())  # scale
@@ -388,7 +410,7 @@ class Encoder(nn.Module):
 
     def forward(self, a):
         W = self.W()
-        if self.batch_norm != "no":
+        if self.batch_norm != "none":
             # All before φ is linear: the variance of a neuron over the batch is w Cov(a) wᵀ.
             a = a - a.mean(2, keepdim=True)
             covariance = a @ a.mT / a.shape[2]  # (R, p, p)
@@ -421,32 +443,18 @@ class Encoder(nn.Module):
             W.copy_(F.normalize(W, dim=dim))
 
 
-def warm_columns(kind: str, m: int, d: int, random: torch.Generator) -> Tensor:
-    """Which feature each of m neurons starts at, (m,); where m = d neuron i at i."""
-    if m == d:
-        return torch.arange(d)
-    columns = torch.randint(d, (m,), generator=random)
-    if kind == "covered":
-        neurons = torch.randperm(m, generator=random)[:d]
-        columns[neurons] = torch.arange(d)
-    return columns
-
-
 def start_columns(s: SimpleNamespace, seed: int, network: int) -> Tensor:
-    """warm_columns of a network, 0 or 1, of a seed, (m,)."""
+    """At which feature each neuron of a network, 0 or 1, starts, (m,). If m = d, neuron i at i."""
+    if s.m == s.d:
+        return torch.arange(s.d)
     purpose = PURPOSES["columns"]
     if s.warm_columns != "aligned":
         purpose += network
-    return warm_columns(s.warm_columns, s.m, s.d, generator(seed, purpose))
+    return torch.randint(s.d, (s.m,), generator=generator(seed, purpose))
 
 
 def uncovered(s: SimpleNamespace, seed: int) -> str:
-    """What a warm start leaves uncovered, as a row's title says it: "uncovered feature".
-
-    "feature" where some network has no neuron at a feature, else "none"; "" for a cold start.
-    """
-    if s.warm[0] is None:
-        return ""
+    """What a warm start leaves without a neuron in some network: a "feature", or "none"."""
     for network in range(s.networks):
         if len(start_columns(s, seed, network).unique()) < s.d:
             return "feature"
@@ -454,7 +462,7 @@ def uncovered(s: SimpleNamespace, seed: int) -> str:
 
 
 def gaussian(data: Data, purpose: int, *shape: int) -> Tensor:
-    """Normal numbers (R, *shape) of variance 1. The replicas of a seed have the same."""
+    """Normal numbers (R, *shape) of variance 1."""
     draws = []
     for r in data.replicas:
         draws.append(torch.randn(*shape, generator=generator(r["seed"], purpose)))
@@ -466,6 +474,8 @@ def start_weights(s: SimpleNamespace, data: Data, network: int) -> list[Tensor]:
 
     With a warm start the first layer's are columns of M plus noise.
     """
+    # Differs: projector and predictor start the same way, and b^p at 0, as in the text. In the code
+    # they start as torch's layers do.
     purpose = PURPOSES["weights"] + 10 * network
     first = gaussian(data, purpose, s.m, s.p)
     layers = [first / math.sqrt(s.p * s.d)]
@@ -484,7 +494,7 @@ def start_weights(s: SimpleNamespace, data: Data, network: int) -> list[Tensor]:
 class Model(nn.Module):
     """What R replicas train.
 
-    networks   one chain or, for noncl, two: an encoder, with --head mlp then SimSiam's projector
+    networks   one chain or, for noncl, two: an encoder, then the projector of head="mlp"
     head       W^p (R, m, m) and b^p (R, m, 1); empty without one
     """
 
@@ -512,7 +522,7 @@ class Model(nn.Module):
 
 # ---------------------------------------------------------------------------------------- training
 MEASURED = ("min", "median", "max", "loss", "spread", "rank")
-REMEMBER = 30  # seconds, at least, from one note of how far a program is to the next
+REMEMBER = 30  # seconds, at least, between two notes of how far a training is
 
 
 def loss_of(s: SimpleNamespace, data: Data, model: Model, a1, a2, turn: int) -> Tensor:
@@ -522,7 +532,9 @@ def loss_of(s: SimpleNamespace, data: Data, model: Model, a1, a2, turn: int) -> 
     if s.method == "simclr":
         h = torch.cat([network(a1), network(a2)], dim=2)  # (R, m, 2B)
         z = unit(model.predict(h))
-        return NTXent.apply(z, data.temperature)  # Eq. (9)
+        # Eq. (9). Differs: in the text one positive and |B| negatives are summed over; here, as in
+        # the code, all 2B − 1 other views.
+        return NTXent.apply(z, data.temperature)
     if s.method == "simsiam":
         h1 = network(a1)  # (R, m, B)
         h2 = network(a2)
@@ -531,20 +543,22 @@ def loss_of(s: SimpleNamespace, data: Data, model: Model, a1, a2, turn: int) -> 
         return -(to_second + to_first) / 2
     with torch.no_grad():
         goal = model.networks[1 - turn](a2)  # (R, m, B)
-    return 2 - 2 * similarity(model.predict(network(a1)), goal)  # Eq. (4) to (8)
+    # Eq. (4) to (8). Differs: Eq. (4) as printed applies φ twice; the code applies it once.
+    return 2 - 2 * similarity(model.predict(network(a1)), goal)
 
 
 def step(s: SimpleNamespace, data: Data, model: Model, a1, a2, number: int) -> Tensor:
     """One step of plain SGD on two views (R, p, B); → the losses before it, (R,).
 
-    number: of the step; where there are two networks they learn in turn.
+    number: of the step; two networks learn in turn.
     """
+    # Differs: in the code the network o begins each epoch.
     turn = number % s.networks
     loss = loss_of(s, data, model, a1, a2, turn)
     network = model.networks[turn]
     weights = [p for p in network.parameters() if p.requires_grad]
     weights += list(model.head)
-    # Each replica's own gradient: the others' losses do not depend on its weights.
+    # The gradient of the sum is each replica's own: no other loss depends on its weights.
     gradients = torch.autograd.grad(loss.sum(), weights)
     for weight, gradient in zip(weights, gradients):
         weight.data -= data.lr * gradient
@@ -555,17 +569,17 @@ def step(s: SimpleNamespace, data: Data, model: Model, a1, a2, number: int) -> T
 
 @torch.no_grad()
 def measure(model: Model, data: Data, loss: Tensor) -> Tensor:
-    """MEASURED of every replica, (6, R), on the CPU; loss: (R,), which the training knows."""
+    """MEASURED of the network o of every replica, (6, R), on the CPU; loss: (R,)."""
     encoder = model.networks[0][0]
     W = encoder.W()
-    quantiles = torch.linspace(0, 1, 3, device=data.device)
+    quantiles = torch.linspace(0, 1, 3, device=data.device)  # 0, ½ and 1
     smallest, median, largest = max_cosine(W, data.M).quantile(quantiles, dim=1)  # (R,) each
     h = encoder(data.x)
-    directions = effective_rank(W, data.M)
-    return torch.stack([smallest, median, largest, loss, spread(h), directions]).cpu()
+    rank = effective_rank(W, data.M)
+    return torch.stack([smallest, median, largest, loss, spread(h), rank]).cpu()
 
 
-def marks(s: SimpleNamespace, records: int) -> set[int]:
+def epochs_to_measure(s: SimpleNamespace, records: int) -> set[int]:
     """After which epochs to measure: about twice `records`, and where BUDGET is spent."""
     evenly = np.linspace(1, s.epochs, records)
     by_ratio = np.geomspace(1, s.epochs, records)
@@ -578,11 +592,10 @@ def marks(s: SimpleNamespace, records: int) -> set[int]:
 
 
 def remember(memory: Path, model: Model, data: Data, curves: dict) -> None:
-    """Note in a file how far a program is."""
+    """Note in a file how far a training is."""
     random = [g.get_state() for g in data.random]
     state = dict(model=model.state_dict(), random=random, curves=curves)
-    with common.replacing(memory) as file:
-        torch.save(state, file)
+    common.save(memory, state)
 
 
 def recall(memory: Path, model: Model, data: Data) -> dict:
@@ -606,20 +619,21 @@ def check_finite(loss: Tensor, replicas: list[dict], epoch: int) -> None:
     for replica, finite in zip(replicas, loss.isfinite().tolist()):
         if not finite:
             lost = f"the loss is not finite in epoch {epoch} for {replica}"
-            raise common.BadInput(f"{lost}; try a smaller --lr")
+            raise common.BadInput(f"{lost}; try a smaller lr")
 
 
 def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
-    """Train all replicas of setting `s` as one program.
+    """Train all replicas of setting `s` at once.
 
-    memory: a file to note in how far it is, and to go on from
-    what: its name, under which it says how far it is
+    records: about half as many as there are measurements, T
+    memory: a file that notes how far the training is; if it is there, training goes on from it
+    what: the name under which progress is printed; None prints nothing
     → the replicas, dicts of seed, swept factors and "uncovered"
     → the curves, arrays: "epoch" (T,), and (T, R) each of
       min, median, max   of max_cosine
       loss               mean over the epoch that ended; NaN at the start
       spread, rank
-    T is about twice `records`. BadInput when the loss is not finite.
+    BadInput when a loss is not finite.
     """
     data = Data(s, torch.device(device))
     model = Model(s, data)
@@ -628,7 +642,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
     if memory and memory.exists():
         curves = recall(memory, model, data)
 
-    to_measure = marks(s, records)
+    to_measure = epochs_to_measure(s, records)
     saved = told = time.perf_counter()
     for epoch in range(max(curves), s.epochs):
         losses = []
@@ -657,7 +671,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
 
 
 # ------------------------------------------------------------------------------------- experiments
-# Without and with a head; without, SimCLR is the paper's contrastive learning.
+# Losses without and with a head. SimCLR without one is the paper's contrastive learning.
 CONTRASTIVE = dict(method="simclr")
 SIMCLR = dict(method="simclr", head="linear")
 SIMSIAM = dict(method="simsiam", head="linear")
@@ -666,21 +680,22 @@ PREDICTOR = dict(method="noncl", head="linear")
 
 # Pr(z_i ≠ 0). At d = 10 the authors' latents for .2 are those for .1.
 LEVELS = dict(sparsity=[0.1, 0.3])
-AUTHORS = dict(batch_norm="affine", activation="authors")  # their code's layers, not their text's
-ONE_HOT = dict(latents="onehot-plus", batch_norm="no")
-FAST_1 = dict(fast=dict(lr=0.05, epochs=600))  # lr .5 kills neurons in Figure 1
-FAST_1_NONCL = dict(fast=dict(lr=0.05, epochs=1000))  # lr × steps 200; FAST_1 has 210
+AUTHORS = dict(batch_norm="affine", activation="one-sided")  # the code's layers, not the text's
+ONE_HOT = dict(latents="one-hot", batch_norm="none")
+FAST_FIG1 = dict(fast=dict(lr=0.05, epochs=600))  # lr × steps 210; lr .5 kills neurons
+FAST_FIG1_NONCL = dict(fast=dict(lr=0.05, epochs=1000))  # lr × steps 200
 WARM = dict(warm=1.0)
 FIG7 = NONCL | dict(p=20, d=20, m=20)
 FOUR_C = dict(warm=[1.0, 1.25, 1.5, 2.0])
 RANDOM = WARM | dict(warm_columns="random")
 ALIGNED = WARM | dict(warm_columns="aligned")
 ROWS = dict(normalise="rows")
-LONG = LEVELS | dict(lr=2.0, batch_size=128)  # to learning rate × steps 4000
+LONG = LEVELS | dict(lr=2.0, batch_size=128, two_rows=True)  # to learning rate × steps 4000
 BINARY = LEVELS | dict(activation="relu", latents="zero-one")
 INDEPENDENT = LEVELS | dict(masks="independent")
 DEPENDENT = LEVELS | dict(masks="dependent")  # what one view lacks, the other has
-EQ6 = FIG7 | ROWS | dict(warm=1.25, similarity="product", batch_norm="no")
+EQ6 = FIG7 | ROWS | dict(warm=1.25, similarity="product", batch_norm="none")
+SMALL_BATCHES = LEVELS | dict(batch_size=128)
 
 # What the paper reports of a max-cosine: a number, perhaps for each Pr or c; high, low or falls.
 TABLE1_SIMCLR = {
@@ -700,8 +715,16 @@ FIG5_END = {"min": 0.87}
 FIG7_END = {"min": {1.0: 0.85, 1.25: 0.85}}  # from .62, which is between the starts of these
 OURS = {"min": None}  # the paper has nothing
 
-# Experiment → its programs: title, factors, what the paper reports. Beside factors there are
-# `fast`, what differs from FAST, and `by`, by which a table splits replicas, as by what is swept.
+# Differs: in the scripts the non-contrastive model of Figures 1 and 2 ignores its flag for batch
+# normalisation, and Figure 7's has a predictor; here the captions decide. Figure 7's caption has
+# c = 2 and Eq. (6), its text normalised outputs and a start at .62; here it has four values of c,
+# and Eq. (6) is among the variants.
+#
+# An experiment's trainings: a title, the factors that are not PAPER's, what the paper reports.
+# Among the factors may be
+#   fast       factors that are neither PAPER's nor FAST's without --paper
+#   by         what splits replicas into rows of the table, besides swept factors
+#   two_rows   True: the table has another row, where BUDGET is spent
 EXPERIMENTS = {
     "table1": [
         ("SimCLR", SIMCLR | LEVELS, TABLE1_SIMCLR),
@@ -710,8 +733,8 @@ EXPERIMENTS = {
         ("SimSiam, authors' layers", SIMSIAM | AUTHORS | LEVELS | dict(head="mlp"), TABLE1_SIMSIAM),
     ],
     "fig1": [
-        ("contrastive, one-hot", CONTRASTIVE | ONE_HOT | FAST_1, HIGH),
-        ("non-contrastive, one-hot", NONCL | ONE_HOT | FAST_1_NONCL, LOW),
+        ("contrastive, one-hot", CONTRASTIVE | ONE_HOT | FAST_FIG1, HIGH),
+        ("non-contrastive, one-hot", NONCL | ONE_HOT | FAST_FIG1_NONCL, LOW),
     ],
     "fig2": [
         ("contrastive", CONTRASTIVE | LEVELS, HIGH),
@@ -725,6 +748,7 @@ EXPERIMENTS = {
         ("warm start, rows normalised", FIG7 | FOUR_C | ROWS, FIG7_END),
         ("warm start, columns normalised", FIG7 | FOUR_C | dict(normalise="columns"), FIG7_END),
     ],
+    # ours: should neuron i of both networks start at the same feature?
     "alignment": [
         ("p=50, random columns", NONCL | RANDOM | dict(p=50), OURS),
         ("p=50, aligned columns", NONCL | ALIGNED | dict(p=50), OURS),
@@ -737,329 +761,151 @@ EXPERIMENTS = {
         ("Fig. 7 without normalisation", FIG7 | dict(warm=1.25, normalise="none"), OURS),
         ("Fig. 5 with 60 seeds", PREDICTOR | WARM | dict(seeds=60, by=["uncovered"]), OURS),
     ],
+    # do the losses without negatives catch up when they train longer?
     "budget": [
         ("SimCLR", SIMCLR | LONG | dict(epochs=286), OURS),
         ("SimSiam", SIMSIAM | LONG | dict(epochs=250), OURS),
-        ("non-contrastive", NONCL | LONG | dict(epochs=500, head="none"), OURS),
+        ("non-contrastive", NONCL | LONG | dict(epochs=500), OURS),
         ("non-contrastive, predictor", PREDICTOR | LONG | dict(epochs=500), OURS),
     ],
+    # other activations, latents and equations that the paper names
     "variants": [
         ("contrastive, ReLU, {0, 1}", CONTRASTIVE | BINARY, OURS),
         ("SimCLR, ReLU, {0, 1}", SIMCLR | BINARY, OURS),
         ("SimSiam, ReLU, {0, 1}", SIMSIAM | BINARY, OURS),
         ("non-contrastive, ReLU, {0, 1}", NONCL | BINARY, OURS),
-        ("Fig. 7 by Eq. (6), b trained", EQ6 | dict(train_bias="yes"), OURS),
-        ("Fig. 7 by Eq. (6), b = 0.2", EQ6 | dict(bias=0.2, train_bias="no"), OURS),
+        ("Fig. 7 by Eq. (6), b trained", EQ6 | dict(train_bias=True), OURS),
+        ("Fig. 7 by Eq. (6), b = 0.2", EQ6 | dict(bias=0.2, train_bias=False), OURS),
     ],
+    # two of the variants by themselves
+    "relu": [("non-contrastive, ReLU, {0, 1}", NONCL | BINARY, OURS)],
+    "eq6": [("Fig. 7 by Eq. (6), b trained", EQ6 | dict(train_bias=True), OURS)],
+    # are independent masks better than dependent ones?
     "masks": [
         ("SimCLR, independent masks", SIMCLR | INDEPENDENT, OURS),
         ("SimCLR, dependent masks", SIMCLR | DEPENDENT, OURS),
         ("SimSiam, independent masks", SIMSIAM | INDEPENDENT, OURS),
         ("SimSiam, dependent masks", SIMSIAM | DEPENDENT, OURS),
     ],
-    "custom": [("custom", {}, OURS)],
+    # what SimCLR depends on
+    "noise": [("SimCLR", SIMCLR | LEVELS | dict(noise=[0.152, 0.48]), OURS)],
+    "temperature": [("SimCLR", SIMCLR | LEVELS | dict(temperature=[0.05, 0.2, 0.5]), OURS)],
+    "threshold": [("SimCLR, b = 0", SIMCLR | LEVELS | dict(train_bias=False), OURS)],
+    # the same learning rate × steps in many small steps and in few large ones
+    "lr-0.1": [("SimCLR", SIMCLR | SMALL_BATCHES | dict(lr=0.1, epochs=286), OURS)],
+    "lr-0.5": [("SimCLR", SIMCLR | SMALL_BATCHES | dict(lr=0.5, epochs=57), OURS)],
+    "lr-2": [("SimCLR", SIMCLR | SMALL_BATCHES | dict(lr=2.0, epochs=14), OURS)],
 }
 
 
-def as_list(value) -> list:
-    """The values of a factor, which may be one."""
-    if isinstance(value, list):
-        return value
-    return [value]
+def with_iid(trainings: list[tuple]) -> list[tuple]:
+    """The same trainings with the latents of the paper's text."""
+    iid = dict(latents="iid")
+    return [(title, factors | iid, reported) for title, factors, reported in trainings]
+
+
+EXPERIMENTS["alignment-iid"] = with_iid(EXPERIMENTS["alignment"])
+EXPERIMENTS["budget-iid"] = with_iid(EXPERIMENTS["budget"])
 
 
 def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
-    """Every factor of a program, and what follows from them. BadInput where they clash.
+    """Every factor of a training, and what follows from them.
 
-    factors: the experiment's; given: the user's, which go before them
-    paper: whether the rest is the paper's, or FAST
+    factors: the training's own, in EXPERIMENTS; given: by the user, which replace them
+    paper: whether the rest is PAPER's, or FAST's where that has a value
 
     networks   how many there are
     batches    in an epoch
     steps      in an epoch, of each network
     """
-    chosen = dict(PAPER, by=[])
+    chosen = dict(PAPER, by=[], two_rows=False)
     if not paper:
         chosen |= FAST | factors.get("fast", {})
     chosen |= factors | given
     if "seeds" in factors:
-        chosen["seeds"] = factors["seeds"]  # as part of what the experiment asks
+        chosen["seeds"] = factors["seeds"]  # a part of the question
     for name in SWEPT:
-        chosen[name] = as_list(chosen[name])
-        chosen[name] = list(dict.fromkeys(chosen[name]))  # a value that is given twice is one
+        if not isinstance(chosen[name], list):
+            chosen[name] = [chosen[name]]
 
     s = SimpleNamespace(**chosen)
-    if s.latents in ("onehot", "onehot-plus"):
-        s.sparsity = s.sparsity[:1]  # nothing reads it
-    if s.method != "simclr":
-        s.temperature = s.temperature[:1]  # nothing reads it
     if s.noise == [None]:
+        # Differs: σ0 = .15 is the code's. The text's, read as a variance, makes it .48; Section 4.1
+        # has Θ(log d / d), which is .23.
         s.noise = [math.sqrt(math.log(s.d)) / s.d]
     s.networks = 2 if s.method == "noncl" else 1
     s.batches = math.ceil(s.n / s.batch_size)
     if s.method == "simclr":
-        s.batches = s.n // s.batch_size  # a smaller batch would be another loss
+        s.batches = s.n // s.batch_size
     s.steps = s.batches / s.networks
-    check(s, given)
+
+    assert s.d <= s.p, "orthonormal features need as many observed dimensions"
+    assert s.batch_size <= s.n
+    assert s.method == "simsiam" or s.head != "mlp", "the projector is SimSiam's"
+    assert s.method != "simclr" or s.similarity == "cosine", "Eq. (9) has cosines"
     return s
 
 
-def check(s: SimpleNamespace, given: dict) -> None:
-    """BadInput for a setting whose factors clash."""
-    need = common.need
-    enough = "orthonormal features need at least as many observed dimensions"
-    need(s.d <= s.p, f"--d {s.d} {enough}; --p is {s.p}")
-    more = f"--batch-size {s.batch_size} is more than --n {s.n} samples; give a smaller one"
-    need(s.batch_size <= s.n, more)
-    if s.latents in ("authors", "exact"):
-        pr = max(s.sparsity)
-        _, k = active_features(s.d, pr)
-        need(k <= s.d, f"Pr {pr} asks for {k} active features of --d {s.d}")
-    if s.warm == [None]:
-        cold = "--warm-columns needs a warm start; give --warm too"
-        need("warm_columns" not in given, cold)
-    if s.warm_columns == "covered":
-        need(s.m >= s.d, f"--m {s.m} neurons cannot cover --d {s.d} features")
-    if s.head == "mlp":
-        remedy = "give --method simsiam, or --head linear"
-        need(s.method == "simsiam", f"--head mlp is SimSiam's; {remedy}")
-    if s.similarity == "product":
-        need(s.method != "simclr", "--similarity product: --method simclr has cosines")
-    if s.activation == "authors":
-        need(s.batch_norm != "no", "--activation authors is srelu with --batch-norm no")
-
-
-def verdict(claim: float | str | None, start: float, end: float) -> str | None:
-    """Whether a max-cosine that went from start to end "agrees" with a claim or "differs"."""
-    if claim is None:
-        return None
-    if claim == "high":
-        agrees = end >= 0.8
-    elif claim == "low":
-        agrees = end <= 0.65
-    elif claim == "falls":
-        agrees = end <= start - 0.05
-    else:
-        agrees = abs(end - claim) <= 0.1
-    return "agrees" if agrees else "differs"
+# --------------------------------------------------------------------------------------- the table
+def by_title(title: str, s: SimpleNamespace, replicas: list[dict]) -> dict[str, list[int]]:
+    """The rows of a training: a row's title → the indices of its replicas, which differ in seed."""
+    split = [factor for factor in SWEPT if len(getattr(s, factor)) > 1] + s.by
+    found = defaultdict(list)
+    for i, replica in enumerate(replicas):
+        values = [f"{factor} {replica[factor]}" for factor in split]
+        found[", ".join([title, *values])].append(i)
+    return found
 
 
 def rows(
-    experiment: str, name: str, s: SimpleNamespace, replicas: list, curves: dict, claims: dict
+    experiment: str, title: str, s: SimpleNamespace, replicas: list, curves: dict, reported: dict
 ):
-    """A program's rows of the table, dicts, and its curves by "experiment/setting/key".
+    """A training's rows of the table, dicts, and its curves by "experiment/row's title/key".
 
-    replicas, curves: what train() returns; claims: what the paper reports, in EXPERIMENTS
-    A row's replicas differ in their seed alone: of these are its means and deviations.
+    replicas, curves: what train() returns; reported: by the paper, in EXPERIMENTS
+    A row has means over the seeds, and a standard deviation.
     """
-    split = [factor for factor in SWEPT if len(getattr(s, factor)) > 1] + s.by
-    groups = defaultdict(list)  # values of these → the numbers of the replicas
-    for i, replica in enumerate(replicas):
-        values = tuple(replica[factor] for factor in split)
-        groups[values].append(i)
-
     found, kept = [], {}
-    for values, members in groups.items():
-        parts = [name]
-        for factor, value in zip(split, values):
-            if value not in (None, ""):
-                parts.append(f"{factor} {value}")
-        title = ", ".join(parts)
+    for row_title, members in by_title(title, s, replicas).items():
         first = replicas[members[0]]
-
         epoch = curves["epoch"]  # (T,)
         own = {"epoch": epoch}
         for key in MEASURED:
             own[key] = curves[key][:, members]  # (T, seeds)
         own["lr_times_steps"] = first["lr"] * epoch * s.steps
         for key, curve in own.items():
-            kept[f"{experiment}/{title}/{key}"] = curve
+            kept[f"{experiment}/{row_title}/{key}"] = curve
 
-        ends = [-1]  # the last record; of "budget" first the one where the paper's is spent
-        if experiment == "budget":
+        ends = [-1]  # the last record
+        if s.two_rows:
             from_budget = np.abs(own["lr_times_steps"] - BUDGET[s.method])
             spent = int(from_budget.argmin())
             if spent < len(epoch) - 1:
                 ends = [spent, -1]
-        for statistic, claim in claims.items():
-            if isinstance(claim, dict):  # Figure 7's claims are for each c, Table 1's for each Pr
+        for statistic, paper in reported.items():
+            if isinstance(paper, dict):  # Figure 7's are for each c, Table 1's for each Pr
                 by = "sparsity"
                 if first["warm"] is not None:
                     by = "warm"
-                claim = claim.get(first[by])
+                paper = paper.get(first[by])
             for end in ends:
-                row = dict(experiment=experiment, setting=title, statistic=statistic)
-                row["lr_times_steps"] = float(own["lr_times_steps"][end])
-                row |= of_seeds(own[statistic], end, claim)
+                values = own[statistic][end]  # (seeds,)
+                std = None
+                if len(values) > 1:
+                    std = float(values.std(ddof=1))
+                row = dict(
+                    experiment=experiment,
+                    setting=row_title,
+                    statistic=statistic,
+                    lr_times_steps=float(own["lr_times_steps"][end]),
+                    start=float(own[statistic][0].mean()),
+                    end_mean=float(values.mean()),
+                    end_std=std,
+                    paper=paper,
+                    seeds=len(values),
+                )
                 found.append(row)
     return found, kept
-
-
-def of_seeds(curve: np.ndarray, end: int, claim: float | str | None) -> dict:
-    """A row's numbers, of a curve (T, seeds) up to its record `end`."""
-    start = float(curve[0].mean())
-    mean = float(curve[end].mean())
-    seeds = curve.shape[1]
-    std = None
-    if seeds > 1:
-        std = float(curve[end].std(ddof=1))
-    return dict(
-        start=start,
-        end_mean=mean,
-        end_std=std,
-        paper=claim,
-        verdict=verdict(claim, start, mean),
-        seeds=seeds,
-    )
-
-
-# ------------------------------------------------------------------------------------- the program
-DEST = {"method": "loss"}  # the factor `method` is args.loss: args.method is the program's name
-
-# A run with these flags is still compared with the paper; with any other one it is not.
-COMPARABLE = {"lr", "epochs", "batch_size", "n", "seeds", "sparsity"}
-
-
-def parser() -> common.Parser:
-    """The command line: which experiments, and a flag for every factor."""
-    usual = [name for name in EXPERIMENTS if name.startswith(("table", "fig"))]
-    settings = dict(experiment=usual, paper=False)
-    for name in PAPER:
-        settings[DEST.get(name, name)] = None  # the experiment's own
-    flags = common.Parser(__file__, __doc__, {"default": settings})
-    flags.add_argument(
-        "--experiment",
-        nargs="+",
-        choices=[*EXPERIMENTS, "all"],
-        metavar="NAME",
-        help="table1, fig1 … fig7 (by default), alignment, budget, variants, masks, custom, all "
-        "(but custom)",
-    )
-    flags.add_argument(
-        "--paper",
-        action="store_true",
-        help="the paper's exact setting: lr .025, 8000 epochs, batch 512, 5 seeds (without: lr .5, "
-        "100 epochs, batch 128, 3 seeds; some experiments have their own)",
-    )
-
-    def add(flag, text, **options):
-        """A flag for a factor."""
-        name = flag.removeprefix("--").replace("-", "_")
-        default = PAPER[name]
-        if name in FAST:
-            text += f" (default: {FAST[name]}; --paper: {default})"
-        elif default is not None:
-            text += f" (default: {default})"
-        if name in SWEPT:
-            options["nargs"] = "+"
-        flags.add_argument(flag, dest=DEST.get(name, name), help=text, **options)
-
-    positive = common.number(float, 1e-12)
-    not_negative = common.number(float, 0)
-    share = common.number(float, 1e-3, 1)
-    whole = common.number(int, 1)
-    several = common.number(int, 2)
-    yes_no = ["yes", "no"]
-
-    text = "loss: Eq. (9), SimSiam's, or Eq. (4) with two networks"
-    add("--method", text, choices=["simclr", "simsiam", "noncl"])
-    text = "W^p h + b^p, projector or predictor (Eq. 5); mlp: SimSiam's, see 4"
-    add("--head", text, choices=["none", "linear", "mlp"])
-    text = "of SimSiam and noncl: product normalises nothing, Eq. (6) to (8)"
-    add("--similarity", text, choices=list(SIMILARITIES))
-
-    add("--layers", "linear maps in the encoder", type=whole)
-    text = "batch normalisation before φ; affine: scale and shift trained"
-    add("--batch-norm", text, choices=["yes", "affine", "no"])
-    text = "φ. srelu: Eq. (14); relu: relu(v − b); authors: relu(v) − relu(−v − 2b), see 4"
-    add("--activation", text, choices=list(ACTIVATIONS))
-    add("--bias", "initial threshold b of φ", type=not_negative)
-    add("--train-bias", "train b with the weights; srelu keeps it ≥ 0", choices=yes_no)
-
-    text = "of the encoder's weights to norm 1, after every step"
-    add("--normalise", text, choices=["none", "rows", "columns"])
-    text = "warm start: rows are columns of M plus noise of standard deviation p^(−warm/2)"
-    add("--warm", text, type=positive)
-    text = (
-        "random: drawn per network; aligned: the same in both; covered: none left out; with as "
-        "many neurons as features neuron i always starts at feature i"
-    )
-    add("--warm-columns", text, choices=["random", "aligned", "covered"])
-
-    text = (
-        "authors: ⌈dPr/2⌉ entries −1, the rest of ⌈dPr⌉ +1, and at least one +1; iid: ±1 with "
-        "probability Pr (the text); zero-one: 1 with probability Pr; exact: as many as authors, of "
-        "random sign; onehot: one ±1; onehot-plus: one +1"
-    )
-    kinds = ["authors", "iid", "zero-one", "exact", "onehot", "onehot-plus"]
-    add("--latents", text, choices=kinds)
-    text = (
-        "Pr: of iid and zero-one Pr(z_i ≠ 0), before all-zero samples are drawn again; of authors "
-        "and exact it sets how many entries are not 0"
-    )
-    add("--sparsity", text, type=share)
-    text = "D1 x and D2 x (Eq. 3) or 2 D x and 2 (I − D) x (Eq. 2)"
-    add("--masks", text, choices=["independent", "dependent"])
-    add("--keep", "probability that a mask keeps a coordinate", type=share)
-    text = "standard deviation of ε (default: sqrt(log d) / d)"
-    add("--noise", text, type=not_negative)
-
-    add("--temperature", "τ of SimCLR", type=common.number(float, 0.025))
-    add("--lr", "learning rate of plain SGD", type=positive)
-    add("--epochs", "passes over the samples", type=whole)
-    text = "samples per step; only SimCLR drops the last, smaller batch"
-    add("--batch-size", text, type=several)
-    add("--n", "samples", type=several)
-    add("--p", "observed dimensions", type=whole)
-    add("--d", "hidden features", type=whole)
-    add("--m", "neurons", type=whole)
-    text = (
-        "train with seeds 1 to N, each with data, weights and masks of its own; alignment's "
-        "Fig. 5 always has 60"
-    )
-    add("--seeds", text, type=whole)
-    return flags
-
-
-def plan(args) -> dict[str, list]:
-    """What is to be trained: experiment → its programs, each a title, a setting and claims."""
-    given = {}
-    for name in PAPER:
-        value = getattr(args, DEST.get(name, name))
-        if value is not None:
-            given[name] = value
-    names = args.experiment
-    if "all" in names:
-        every = [name for name in EXPERIMENTS if name != "custom"]
-        names = every + [name for name in names if name == "custom"]
-
-    programs = {}
-    for experiment in names:
-        programs[experiment] = []
-        for title, factors, claims in EXPERIMENTS[experiment]:
-            try:
-                s = setting(factors, given, args.paper)
-            except common.BadInput as error:
-                raise common.BadInput(f"{experiment}, {title}: {error}") from None
-            changed = changed_factors(factors, given)
-            for name in sorted(changed & (factors.keys() | {"warm"})):  # what the title may name
-                values = as_list(getattr(s, name))
-                if len(values) == 1:  # several are named in every row
-                    title += f", {name} {values[0]}"
-            if changed:
-                claims = dict.fromkeys(claims)
-            programs[experiment].append((title, s, claims))
-    return programs
-
-
-def changed_factors(factors: dict, given: dict) -> set[str]:
-    """The user's factors that differ from the program's own and make it another program."""
-    own = PAPER | factors
-    changed = set()
-    for name in given.keys() - COMPARABLE:
-        if as_list(given[name]) != as_list(own[name]):
-            changed.add(name)
-    return changed
 
 
 def cell(value) -> str:
@@ -1071,48 +917,73 @@ def cell(value) -> str:
     return str(value)
 
 
-def take_back(folder: Path, memory: Path) -> None:
-    """Remove what a new run wrote that failed before there was anything to go on from."""
-    if any(memory.iterdir()):
-        return
-    memory.rmdir()
-    (folder / "config.json").unlink()
-    if not any(folder.iterdir()):
-        folder.rmdir()
+def print_table(found: list[dict]) -> None:
+    """Print rows under their keys."""
+    table = [list(found[0])]
+    for row in found:
+        table.append([cell(value) for value in row.values()])
+    widths = [max(map(len, column)) for column in zip(*table)]
+    for row in table:
+        print("  ".join(text.rjust(width) for text, width in zip(row, widths)))
+
+
+# ------------------------------------------------------------------------------------- the program
+def parser() -> common.Parser:
+    """The command line: which experiments, and how long they train."""
+    of_the_paper = [name for name in EXPERIMENTS if name.startswith(("table", "fig"))]
+    settings = dict(experiment=of_the_paper, paper=False, epochs=None, seeds=None)
+    flags = common.Parser(__file__, __doc__, {"default": settings})
+    text = f"{', '.join(EXPERIMENTS)} (default: table1 and the figures)"
+    flags.add_argument("--experiment", nargs="+", choices=EXPERIMENTS, metavar="NAME", help=text)
+    text = (
+        "the paper's exact setting: lr .025, 8000 epochs, batch 512, 5 seeds (without: lr .5, 100 "
+        "epochs, batch 128, 3 seeds; some experiments have their own)"
+    )
+    flags.add_argument("--paper", action="store_true", help=text)
+    whole = common.number(int, 1)
+    flags.add_argument("--epochs", type=whole, help="passes over the samples")
+    text = "train with seeds 1 to SEEDS; alignment's Fig. 5 always has 60"
+    flags.add_argument("--seeds", type=whole, help=text)
+    return flags
+
+
+def plan(args) -> dict[str, list]:
+    """What to train: experiment → its trainings, each a title, a setting, what is reported."""
+    given = {}
+    for name in ("epochs", "seeds"):
+        if getattr(args, name) is not None:
+            given[name] = getattr(args, name)
+    chosen = {}
+    for experiment in args.experiment:
+        chosen[experiment] = []
+        for title, factors, reported in EXPERIMENTS[experiment]:
+            s = setting(factors, given, args.paper)
+            chosen[experiment].append((title, s, reported))
+    return chosen
 
 
 def main(argv=None):
     args = parser().parse(argv)
-    experiments = plan(args)
     device = torch.device(args.device)
     new = time.strftime("runs/sparse_coding-%Y%m%d-%H%M%S")
     folder = Path(args.resume or args.out or new)
-    memory = folder / "memory"  # how far programs are; it is removed at the end
+    memory = folder / "memory"  # how far trainings are; it is removed at the end
     if not args.resume:
         common.new_folder(folder, vars(args), args.device)
     elif (folder / "results.json").exists() and not memory.exists():
         raise common.BadInput(f"--resume {folder}: this run is complete")
     memory.mkdir(exist_ok=True)
-    for note in memory.glob("*.pt"):
-        used = note.stem.rpartition("-")[2]
-        advice = f"give --device {used}, or delete {memory} to begin anew"
-        common.need(used == args.device, f"{note} is of another device: {advice}")
     print(f"sparse_coding on {common.hardware(args.device)}: {folder}")
-    print(f"if it is stopped: python sparse_coding.py --resume {folder} --device {args.device}")
+    print(f"if it is stopped: python sparse_coding.py --resume {folder}")
 
     found, curves = [], {}
-    for experiment, programs in experiments.items():
+    for experiment, trainings in plan(args).items():
         begin = time.perf_counter()
-        for i, (title, s, claims) in enumerate(programs):
+        for i, (title, s, reported) in enumerate(trainings):
             note = memory / f"{experiment}-{i}-{args.device}.pt"
             what = f"{experiment}: {title}"
-            try:
-                replicas, measured = train(s, device, memory=note, what=what)
-            except common.BadInput:
-                if not args.resume:
-                    take_back(folder, memory)
-                raise
-            own_rows, own_curves = rows(experiment, title, s, replicas, measured, claims)
+            replicas, measured = train(s, device, memory=note, what=what)
+            own_rows, own_curves = rows(experiment, title, s, replicas, measured, reported)
             found += own_rows
             curves |= own_curves
         with common.replacing(folder / "results.json") as file:
@@ -1122,16 +993,10 @@ def main(argv=None):
         print(f"{experiment}: {time.perf_counter() - begin:.0f} s", flush=True)
     shutil.rmtree(memory)
 
-    table = [list(found[0])]
-    for row in found:
-        table.append([cell(value) for value in row.values()])
-    widths = [max(map(len, column)) for column in zip(*table)]
-    for row in table:
-        print("  ".join(text.rjust(width) for text, width in zip(row, widths)))
+    print_table(found)
     print(
-        "Max-cosines: mean and std over seeds. agrees: within 0.1 of the paper's number, high: at "
-        "least 0.8, low: at most 0.65, falls: by 0.05 or more.\n"
-        f"python tools/draw.py {folder} draws the curves."
+        "Max-cosines: at the start, mean and standard deviation over seeds at the end, and the "
+        f"paper's.\npython tools/draw.py {folder} draws the curves."
     )
 
 

@@ -261,7 +261,7 @@ LAUNCHES = {
     "tools/finetune.py {run} --labels 1 --epochs 1 --min-steps 4 --tune 0.05 0.1": 222,
     "tools/selection.py {run}": None,
     "tools/robustness.py {run}": None,
-    "sparse_coding.py --experiment custom --masks dependent --latents iid --epochs 3": 150,
+    "sparse_coding.py --experiment masks --epochs 3": 174,
 }
 
 

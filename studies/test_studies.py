@@ -24,6 +24,7 @@ import report
 import run
 import shapes
 import simclr
+import sparse_coding as sc
 from conftest import Parsed, program_of, refusal, run_program, write_files
 from records import STUDIES
 
@@ -601,6 +602,60 @@ def test_theorems_hold_and_fail_as_the_page_says(tmp_path):
     assert measured == pytest.approx([1.5, 1.315, 0.3 * 0.5**2 / 0.7, 0.9**3 / 0.4], rel=1e-3)
 
 
+# ---- the landscape's runs: their first epoch again, with at most two seeds
+LANDSCAPES = {record["run"]: record for record in records.read("landscape")}
+OF_AN_EPOCH = "min", "median", "max", "loss", "spread"
+# The flag of a factor that has had another name or value since.
+RENAMED = {"train_bias no": False, "train_bias yes": True, "batch_norm no": "none"}
+
+
+def typed_factors(settings):
+    """The factors of which a run had flags; --method was "loss"."""
+    found = {}
+    for factor in sc.PAPER.keys() - {"seeds"}:
+        value = settings["loss" if factor == "method" else factor]
+        if value is not None:
+            found[factor] = RENAMED.get(f"{factor} {value}", value)
+    return found
+
+
+@pytest.mark.parametrize("name", LANDSCAPES)
+def test_a_landscape_begins_as_on_record(name):
+    record = LANDSCAPES[name]
+    _, (command, *_) = run.rows_of("landscape")[name]
+    args = sc.parser().parse(shlex.split(command)[1:])
+    assert args.seeds == record["settings"]["seeds"]
+    rows, curves = [], {}
+    for experiment, programs in sc.plan(args).items():
+        for title, s, reported in programs:
+            assert typed_factors(record["settings"]).items() <= vars(s).items()
+            measured_at = [0, *sorted(sc.epochs_to_measure(s, 30))]
+            s.epochs = 1
+            s.seeds = s.seeds if s.by else 2
+            replicas, measured = sc.train(s)
+            later = (0, len(measured_at) - 2), (0, 0)
+            measured = {key: np.pad(measured[key], later) for key in sc.MEASURED}
+            measured["epoch"] = np.array(measured_at, float)
+            own_rows, own_curves = sc.rows(experiment, title, s, replicas, measured, reported)
+            rows += own_rows
+            curves |= own_curves
+    for row, recorded in zip(rows, record["results"], strict=True):
+        for key in "statistic", "lr_times_steps", "paper":
+            assert row[key] == recorded[key]
+    if not (STUDIES / "landscape" / f"{name}.npz").exists():
+        return
+    recorded = np.load(STUDIES / "landscape" / f"{name}.npz")
+    titles, recorded_titles = [
+        dict.fromkeys(k.rpartition("/")[0] for k in c) for c in (curves, recorded)
+    ]
+    for title, recorded_title in zip(titles, recorded_titles, strict=True):
+        assert title.replace("-iid/", "/") == recorded_title or "custom/" in recorded_title
+        for key in OF_AN_EPOCH:
+            first = curves[f"{title}/{key}"][:2]  # (2, seeds)
+            expected = recorded[f"{recorded_title}/{key}"][:2, : first.shape[1]]
+            assert np.allclose(first, expected, atol=1e-5, equal_nan=True)
+
+
 # ------------------------------------------------------------------------------------ theory_nmf.py
 # Overlap, which images are mixed, and whether the factor is unique.
 OVERLAPS = [(0.0, "all", True), (0.4, "some", True), (0.4, "all", False)]
@@ -749,7 +804,7 @@ def test_commands_of_runs_txt_parse(parse_only, monkeypatch, question):
                 program_of(sys.argv[0])()
 
 
-@pytest.mark.parametrize("question", MADE_BY_RUN)
+@pytest.mark.parametrize("question", sorted({*MADE_BY_RUN} - {"landscape"}))  # that one is above
 def test_what_is_on_record_is_a_row_of_runs_txt(question):
     rows = run.rows_of(question)
     flags = functools.cache(flags_of)

@@ -140,7 +140,7 @@ def draw_experiment(path: Path, experiment: str, settings: list[str], curves: di
             panel.fill_between(x, mean - std, mean + std, color=colour, alpha=0.15)
     for panel, label in zip(panels, ("minimum max-cosine", "loss")):
         panel.set(xlabel="learning rate × steps", ylabel=label)
-        if experiment == "budget":
+        if experiment.startswith("budget"):
             panel.set_xscale("log")
             for paper in (200, 400):  # the paper's: SimCLR and noncl, SimSiam
                 panel.axvline(paper, color="grey", linestyle=":")

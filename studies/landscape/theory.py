@@ -40,18 +40,12 @@ REGIONS = [(0.3, 0.5, 0.3), (0.6, 0.9, 0.9)]  # b, α and κ of Theorem 3
 
 
 def row(setting: str, measured: float, theorem: float | None, holds: bool) -> dict:
-    """A row of results.json, with the keys of sparse_coding.py's. None: no theorem tells."""
+    """A row of results.json. theorem: the value by the theorem; None where no theorem tells."""
     return {
-        "experiment": "theory",
         "setting": setting,
-        "statistic": None,
-        "lr_times_steps": None,
-        "start": None,
         "end_mean": measured,
-        "end_std": None,
         "paper": theorem,
         "verdict": "holds" if holds else "fails",
-        "seeds": None,
     }
 
 
