@@ -10,8 +10,11 @@
     python tools/look.py latents.npz --labels y.npy --features h.npy --images folder/
 
 A file is what interpret.py reads: z (N, K), where you have them y, h and images. Without images the
-page has none. What counts as active, and what the numbers mean, stands in interpret.py. Of a folder
-the image files are in the order of --names, else of `names` beside z, else of their sorted paths.
+page has none. interpret.py says what counts as active and what the numbers mean. The image files of
+a folder are in the order of --names, else of `names` beside z, else of their sorted paths.
+
+To use look.py elsewhere, copy interpret.py, image_files.py and look.html with it. Runs also need
+run_folder.py, and common.py in the folder above.
 
 look.html            dimensions, images, and the words that tools/words.py found: one offline file
 dimensions.csv       interpret.py's numbers, a row for each dimension, the most active first

@@ -6,8 +6,7 @@ import shlex
 from functools import partial
 from pathlib import Path
 
-import interpret
-import look
+from conftest import run_program
 
 import numpy as np
 import pytest
@@ -77,8 +76,7 @@ def test_a_recipes_files_hold_what_its_model_says(recipe):
 def test_the_commands_below_a_recipe_measure_and_show_it(recipe):
     heading, _, commands = recipe
     for command in commands:
-        _, name, *argv = shlex.split(command)
-        {"interpret.py": interpret, "look.py": look}[name].main([*argv, "--out", "out"])
+        run_program(*shlex.split(command)[1:], "--out", "out")
     record = json.loads(Path("out/interpret.json").read_text())
     assert (record["images"], record["dimensions"]) == (12, RECIPES[heading])
     assert Path("out/look.html").exists()
