@@ -36,7 +36,6 @@ from unittest import mock
 
 import bayesncl
 import common
-import image_files
 import interpret
 import look
 import lpjepa
@@ -3351,17 +3350,24 @@ def test_sheets_hold_thousands_of_images():
     assert tiles.mean((1, 2, 3)) == pytest.approx(shades, abs=3)
 
 
-BESIDE_LOOK = ["interpret.py", "image_files.py", "look.html"]
+BESIDE_LOOK = {"interpret.py", "image_files.py", "look.html"}
 
 
-@pytest.mark.parametrize("missing", [*BESIDE_LOOK, "run_folder.py"])
-def test_a_copy_of_look_names_what_it_misses(run_of, tmp_path, missing):
-    for name in {"look.py", *BESIDE_LOOK} - {missing}:
+@pytest.mark.parametrize("missing", sorted(BESIDE_LOOK))
+def test_a_copy_of_look_names_what_it_misses(tmp_path, missing):
+    for name in {"look.py"} | BESIDE_LOOK - {missing}:
         shutil.copy(ROOT / "tools" / name, tmp_path)
-    command = [sys.executable, tmp_path / "look.py", run_of("ncl")]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    command = [sys.executable, tmp_path / "look.py"]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert missing in done.stderr
+
+
+def test_a_copy_of_look_refuses_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(look, "run_folder", None)  # as where common.py is not there
+    write_files(".", {"run/embeddings.npz": dict(z=Z)})
+    assert "needs run_folder.py and common.py" in refusal("look.py run")
 
 
 # ---- which image file is whose row
@@ -3417,20 +3423,13 @@ def test_rows_have_their_own_images(tmp_path, monkeypatch, capsys, files, names,
 
 def test_tiles_are_not_the_first_images_size(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    opened = []
-    read = image_files.read
-    monkeypatch.setattr(
-        image_files, "read", lambda file, **of: opened.append(file) or read(file, **of)
-    )
-    sizes = [(1, 1), (300, 200), (9, 40), (4000, 2), (64, 64)]
-    for i, size in enumerate(sizes):
-        Path("x").mkdir(exist_ok=True)
+    Path("x").mkdir()
+    for i, size in enumerate([(1, 1), (300, 200), (9, 40), (4000, 2), (64, 64)]):
         Image.new("RGB", size, (50 * i, 0, 0)).save(f"x/{i}.png")
     write_files(".", {"z.npy": np.eye(5)})
     run_program("look.py z.npy --images x --out page")
-    assert sorted(opened) == [Path(f"x/{i}.png") for i in range(5)]
     meta, _, sheets = page_parts(Path("page/look.html").read_text(encoding="utf-8"))
-    assert meta["tile"]["side"] == 64
+    assert meta["tile"]["side"] == look.LARGEST
     tiles = tiles_of_page(meta["tile"], sheets)[:5, :, :, 0]
     assert tiles.mean((1, 2)) == pytest.approx([0, 50, 100, 150, 200], abs=3)
 

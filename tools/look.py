@@ -43,14 +43,13 @@ for name in "interpret.py", "image_files.py", "look.html":
         print(f"look.py: {name} is missing: copy it to {HERE}", file=sys.stderr)
         sys.exit(2)
 
+try:
+    import run_folder  # of runs alone. First, because its common.py sets what torch reads
+except ImportError:
+    run_folder = None
 import image_files  # noqa: E402
 import interpret  # noqa: E402
 from interpret import Activations, BadInput, need  # noqa: E402
-
-try:
-    import run_folder  # of runs alone: it needs common.py
-except ImportError:
-    run_folder = None
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
