@@ -3150,17 +3150,6 @@ def source_on_page(e, findings, rule, arrays, r):
 
 
 # ---- the sources
-def planted_z(N, K, share, signed=False):
-    """z (N, K), a share of it active and all different; 1 is dead, 3 constant, image 5 empty."""
-    draw = np.random.default_rng(K)
-    z = draw.uniform(0.1, 1, (N, K)) * (draw.random((N, K)) < share)
-    z *= draw.choice([-1, 1], (N, K)) if signed else 1
-    z[5] = 0
-    z[:, 1] = 0
-    z[:, 3] = 0.4
-    return z.astype(np.float32)
-
-
 def numbered_images(N, height, width):
     """Each its own red, green from left to right, blue from top to bottom: (N, H, W, 3)."""
     images = np.zeros((N, height, width, 3), np.uint8)
@@ -3175,79 +3164,59 @@ def shown(files, sources="z.npz", rule="auto", flags="", classes=(), images=None
     return SimpleNamespace(**locals())
 
 
-FOUR_OF_60 = np.random.default_rng(2).permutation(np.arange(60) % 4)
-H_OF_60 = np.random.default_rng(3).normal(size=(60, 5)).astype(np.float32) + 1
-DENSE_60 = np.random.default_rng(1).normal(size=(60, 12)).astype(np.float32)
 COLLAPSED = np.outer(2.0 ** (np.arange(40) % 4), [1, 2, 3])  # z differs, z / |z| does not
-LARGE_IMAGES, SMALL_IMAGES = numbered_images(60, 80, 96), numbered_images(60, 10, 14)
-GREY_IMAGES = numbered_images(60, 17, 17)[..., 0]
-FOUR_WORDS = np.array(["2", "<b>", "añt", "x y"])
+SMALL_IMAGES = numbered_images(97, 10, 14)
+LARGE_IMAGES = numbered_images(97, 80, 96)
+GREY_IMAGES = numbered_images(97, 17, 17)[..., 0]
 TEN_NAMES = ["a", "b", "c\u2028", "d", "e", "f\udce9", *"ghij"]
 TEN_LINES = {"names.txt": '\ufeffa\nb\r\nc\u2028\nd\ne\n"f\\udce9"\ng\nh\ni\nj'}
-CLASS_0_TO_4 = [f"class {c}" for c in range(5)]
-BACKGROUND_0_TO_4 = [f"background {c}" for c in range(5)]
-OF_CLASSES = np.array([0, 2, 5, 6])
+CLASSES = [f"class {c}" for c in range(5)]
+BACKGROUNDS = [f"background {c}" for c in range(5)]
 OF_WORDS = {"run/words.json": json.dumps({"words": [[[f"w{k}", k]] for k in range(200)]})}
-TOLD_BETTER = {"y": FOUR_WORDS[DENSE_60[:, :4].argmax(1)], "background": FOUR_OF_60 % 2}
 
 
 def two_files(**other):
     """Two embeddings of the same images, but for these arrays of the second."""
-    one = dict(z=planted_z(60, 9, 0.4), y=FOUR_OF_60, images=SMALL_IMAGES)
+    one = dict(z=sparse_z(11), y=KIND_OF, images=SMALL_IMAGES)
     files = {"a.npz": one, "b.npz": one | other}
-    return shown(files, "a.npz b.npz", classes=[CLASS_0_TO_4[:4]], images=SMALL_IMAGES)
+    return shown(files, "a.npz b.npz", classes=[CLASSES[:3]], images=SMALL_IMAGES)
 
 
 PAGES_LOOKED_AT = {
     "collapsed": shown(
         {"z.npz": dict(z=COLLAPSED, images=SMALL_IMAGES[:40])}, images=SMALL_IMAGES[:40]
     ),
-    "no labels": shown({"z.npy": planted_z(60, 40, 0.9, True)}, "z.npy", "nonzero"),
+    "no labels": shown({"z.npy": DENSE_Z}, "z.npy", "nonzero"),
     "only h": shown(
-        {"z.npz": dict(z=planted_z(60, 40, 0.1), h=H_OF_60, images=GREY_IMAGES)},
-        images=GREY_IMAGES,
+        {"z.npz": dict(z=sparse_z(40), h=H_OF_Z, images=GREY_IMAGES)}, images=GREY_IMAGES
     ),
     "signs": shown(
-        {
-            "z.npz": as_csr(planted_z(60, 12, 0.3, True), y=FOUR_OF_60),
-            "h.npz": dict(h=H_OF_60),
-            "x.npy": SMALL_IMAGES.transpose(0, 3, 1, 2),
-        },
+        {"z.npz": as_csr(SIGNED_Z, y=KIND_OF), "h.npz": dict(h=H_OF_Z)}
+        | {"x.npy": SMALL_IMAGES.transpose(0, 3, 1, 2)},
         flags="--features h.npz --images x.npy",
-        classes=[CLASS_0_TO_4[:4]],
+        classes=[CLASSES[:3]],
         images=SMALL_IMAGES,
     ),
     "halves": shown(
-        {"z.npz": dict(z=DENSE_60, h=H_OF_60, images=LARGE_IMAGES) | TOLD_BETTER},
+        {"z.npz": dict(z=DENSE_Z, y=IN_WORDS[KIND_OF], background=PLACE_OF, images=LARGE_IMAGES)},
         rule="top:0.1",
-        classes=[[*FOUR_WORDS], BACKGROUND_0_TO_4[:2]],
+        classes=[sorted(IN_WORDS), BACKGROUNDS[:3]],
         images=LARGE_IMAGES,
     ),
     "a judge": shown(
-        {
-            "z.npz": as_csr(planted_z(60, 12, 0.6, True)),
-            "y.npy": OF_CLASSES[FOUR_OF_60],
-            "h.npy": H_OF_60[:, :4],
-        }
-        | TEN_LINES,
+        {"z.npz": as_csr(SIGNED_Z), "y.npy": NUMBERED[KIND_OF], "h.npy": H_OF_Z} | TEN_LINES,
         rule="top:0.1",
         flags="--judge h.npy --labels y.npy --classes names.txt",
-        classes=[[TEN_NAMES[c] for c in OF_CLASSES]],
+        classes=[[TEN_NAMES[c] for c in NUMBERED]],
     ),
-    "same images": two_files(z=DENSE_60),
-    "other labels": two_files(y=FOUR_OF_60[::-1]),
+    "same images": two_files(z=DENSE_Z),
+    "other labels": two_files(y=KIND_OF[::-1]),
     "other images": two_files(images=SMALL_IMAGES ^ 1),
     "a run": shown(
-        TEN_LINES | OF_WORDS,
-        "run",
-        flags="--classes names.txt",
-        classes=[TEN_NAMES, BACKGROUND_0_TO_4],
+        TEN_LINES | OF_WORDS, "run", flags="--classes names.txt", classes=[TEN_NAMES, BACKGROUNDS]
     ),
     "its other labels": shown(
-        {"y.npy": np.arange(100) % 5},
-        "run",
-        flags="--labels y.npy",
-        classes=[CLASS_0_TO_4, BACKGROUND_0_TO_4],
+        {"y.npy": np.arange(100) % 5}, "run", flags="--labels y.npy", classes=[CLASSES, BACKGROUNDS]
     ),
 }
 
@@ -3457,7 +3426,7 @@ EVIL_NAME = "{{sheets}}<script>alert(1)</script>\"'&"
 
 
 def test_a_page_is_one_script_of_its_template(tmp_path):
-    z = dict(z=planted_z(200, 6, 0.5), y=np.arange(200) % 4)
+    z = dict(z=SIGNED_Z, y=np.arange(97) % 4)
     write_files(tmp_path, {"z.npz": z, "names.txt": f"{EVIL_NAME}\n" * 4})
     texts = [(ROOT / "assets/example.html").read_text(encoding="utf-8")]
     for _ in range(2):
