@@ -36,7 +36,6 @@ from unittest import mock
 
 import bayesncl
 import common
-import image_files
 import interpret
 import look
 import lpjepa
@@ -1635,6 +1634,7 @@ def test_a_training_compiles_once_and_whole(tiny, tmp_path, monkeypatch, command
 
 
 # ------------------------------------------------------------------------------------- interpret.py
+# ---- the oracle, in plain loops: what interpret.py has to find, and a page of look.py to hold
 @functools.cache
 def naive_chance(sizes):
     """The mean share of the commonest class of 1, 2, ..., N random images: every draw counted."""
@@ -1645,38 +1645,45 @@ def naive_chance(sizes):
     return [total[n] / (n * math.comb(N, n)) for n in range(1, N + 1)]
 
 
-def naive_activity(rows, rule):
-    """Which images are active in rows of norm 1, (N, K), and how strongly, with signs."""
+def naive_activity(z, rule):
+    """The rule that is meant; on which images the dimensions of z (N, K), or their halves, are
+    active, and how strongly, with signs: (N, K) or (N, 2K) each.
+    """
+    rows = z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-12)
+    rows[:, z.min(0) == z.max(0)] = 0
+    is_sparse = (abs(rows) > 1e-5).mean() <= 0.5
+    if rule == "auto":
+        rule = "nonzero" if is_sparse else "top:0.01"
     if rule == "nonzero":
-        return abs(rows) > 1e-5, rows
-    most = round(float(rule.removeprefix("top:")) * len(rows))
+        active = abs(rows) > 1e-5
+        return rule, active, rows * active
+    most = max(1, round(float(rule.removeprefix("top:")) * len(rows)))
     halves = np.concatenate([rows, -rows], 1) if (rows < 0).any() else rows
-    sparse = (abs(rows) > 1e-5).mean() <= 0.5
-    least = np.maximum(halves.min(0), 0 if sparse else -1)
+    least = np.maximum(halves.min(0), 0 if is_sparse else -1)
     active = (np.argsort(np.argsort(-halves, 0), 0) < most) & (halves > least)
     ends_at_0 = np.sort(halves, 0)[-most] <= 0  # then a list's strengths are those above the least
-    return active, active * (halves - least * ends_at_0)
+    return rule, active, active * (halves - least * ends_at_0)
 
 
-def naive_dimension(on, strength, y, heads):
-    """What one dimension says about a label. heads: images in the order of random directions."""
-    sizes, N, n = np.bincount(y), len(y), on.sum()
+def naive_dimension(on, strength, y, orders):
+    """What a dimension says about a label. orders: images from the end of random directions."""
+    sizes, n = np.bincount(y), on.sum()
     if n == 0:
         return {}
     chance = naive_chance(tuple(sizes))[n - 1]
     hits = np.bincount(y[on], minlength=len(sizes))
     cons, room = hits.max() / n, max(1 - chance, 1e-9)
-    entropy = scipy.stats.entropy(np.bincount(y, strength))
     f1 = 2 * hits / (n + sizes)
     best = np.argmax(f1)
-    phi = [np.corrcoef(on, y == c)[0, 1] if n < N else 0 for c in range(len(sizes))]
     ap = sklearn_metrics.average_precision_score(y == best, np.where(on, strength, -1))
     own = {"class": hits.argmax(), "best": best, "cons": cons, "chance": chance, "f1": max(f1)}
-    own |= {"entropy": entropy, "phi": max(phi), "ap": ap, "adjusted": (cons - chance) / room}
-    if heads is not None:
-        counts = np.max([(y[heads[:, :n]] == c).sum(1) for c in range(len(sizes))], 0)
-        head = counts.mean() / n
-        own |= {"head": head, "better": np.mean(counts < hits.max()), "lead": (cons - head) / room}
+    own |= {"entropy": scipy.stats.entropy(np.bincount(y, strength)), "ap": ap}
+    own["adjusted"] = (cons - chance) / room
+    if orders is not None:
+        counts = np.max([(y[orders[:, :n]] == c).sum(1) for c in range(len(sizes))], 0)
+        mean = counts.mean() / n
+        own |= {"directions": mean, "lead": (cons - mean) / room}
+        own["better"] = np.mean(counts < hits.max())
     return own
 
 
@@ -1702,29 +1709,10 @@ def naive_best_f1(active, y):
     return np.array(scores)
 
 
-def naive_probe(read, y, k):
-    """Accuracy of scikit-learn's regressions on the k dimensions that differ most in their mean."""
-    if k > read.shape[1]:
-        return math.nan
-    half = np.random.default_rng(0).permutation(len(y)) % 2 == 1
-    order = np.random.default_rng(1).permutation(len(y))
-    train, test = order[half[order]][: len(y) // 2], order[~half[order]][: len(y) // 2]
-    x = (read - read[train].mean(0)) / read[train].std(0, ddof=1).clip(1e-6)
-    answers = []
-    for c in range(y.max() + 1):
-        own = y[train] == c
-        gap = abs(read[train[own]].mean(0) - read[train[~own]].mean(0))
-        dims = np.argsort(-gap)[:k]
-        fit = LogisticRegression(C=1 / (1e-3 * len(train)), solver="newton-cholesky", tol=1e-7)
-        fit.fit(x[np.ix_(train, dims)], own)
-        answers.append(fit.decision_function(x[np.ix_(test, dims)]))
-    return 100 * np.mean(np.argmax(answers, 0) == y[test])
-
-
-def naive_measure(active, values, labels, judge=None, read=None, heads=None):
-    """Columns and numbers of an embedding or a control. read: what probes read."""
+def naive_measure(active, values, labels, judge=None, orders=None):
+    """Columns and numbers of an embedding or a control."""
     n, strengths = active.sum(0), abs(values)
-    often = n >= max(1, round(0.001 * len(active)))
+    often = n >= max(1, round(interpret.RARE * len(active)))
     columns = {"n": n, "act": active.mean(0), "mean": strengths.mean(0)}
     numbers = {"act": active.mean(), "entries": n.sum() / len(active), "live_dims": sum(n > 0)}
     numbers["rare_dims"] = numbers["live_dims"] - often.sum()
@@ -1732,21 +1720,17 @@ def naive_measure(active, values, labels, judge=None, read=None, heads=None):
         columns["mono"] = np.array([naive_mono(strength, judge) for strength in strengths.T])
         numbers["mono"] = np.nanmean(columns["mono"])
     for prefix, y in labels.items():
-        each = [naive_dimension(*pair, y, heads) for pair in zip(active.T, strengths.T)]
+        each = [naive_dimension(*pair, y, orders) for pair in zip(active.T, strengths.T)]
         found = {}
         for key in max(each, key=len):
             columns[prefix + key] = found[key] = np.array([own.get(key, np.nan) for own in each])
-        own = {"entropy": np.nanmean(found["entropy"])}
+        numbers[f"{prefix}entropy"] = np.nanmean(found["entropy"])
         percent = {key: found[key] for key in ("cons", "f1", "ap")}
-        percent["best_f1"] = naive_best_f1(active, y)
-        percent["adjusted"] = found["adjusted"][often]
-        if heads is not None:
+        percent |= {"adjusted": found["adjusted"][often], "best_f1": naive_best_f1(active, y)}
+        if orders is not None:
             percent["lead"] = found["lead"][often]
-            own["above"] = sum(found["better"] >= 0.95)
-        own |= {key: 100 * np.nanmean(column) for key, column in percent.items()}
-        if read is not None:
-            own |= {f"probe_{k}": naive_probe(read, y, k) for k in (1, 2, 4, 8)}
-        numbers |= {prefix + key: number for key, number in own.items()}
+            numbers[f"{prefix}above"] = sum(found["better"] >= 0.95)
+        numbers |= {prefix + key: 100 * np.nanmean(column) for key, column in percent.items()}
     return columns, numbers
 
 
@@ -1759,47 +1743,38 @@ def naive_projections(vectors, directions, seed):
     return unit @ (basis / np.linalg.norm(basis, axis=0))
 
 
-def naive_control(along, n, from_smallest):
-    """Direction k (N, K) as a dimension that is active on the n[k] images where it is largest."""
-    active = np.argsort(np.argsort(-along, 0), 0) < n
-    least = np.where(active, along, np.inf).min(0) if from_smallest else 0
-    return active, np.where(active, along - least, 0)
+def naive_cosines(values):
+    """The |cosine| of each two dimensions over the images, (K, K), 0 of a dimension with itself."""
+    unit = values / np.linalg.norm(values, axis=0).clip(1e-12)
+    return abs(unit.T @ unit) * ~np.eye(len(unit.T), dtype=bool)
 
 
 def naive_findings(z, rule, labels, h, judge):
     """The rule, columns, the numbers of interpret.json, and those of each control."""
-    rows = z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-12)
-    constant = z.min(0) == z.max(0)
-    rows[:, constant] = 0
-    entries = abs(rows) > 1e-5
-    if rule == "auto":
-        rule = "nonzero" if entries.mean() <= 0.5 else "top:0.01"
-    active, values = naive_activity(rows, rule)
+    rule, active, values = naive_activity(z, rule)
     n, live = active.sum(0), active.any(0).sum()
-    sources = {"rotated": z} if h is None else {"head": h, "rotated": z}
-    heads = np.argsort(-naive_projections(z if h is None else h, 1000, seed=0), 0).T
-    columns, numbers = naive_measure(active, values, labels, judge, rows, heads)
-    unit = values / np.linalg.norm(values, axis=0).clip(1e-12)
-    cosines = abs(unit.T @ unit) * ~np.eye(len(n), dtype=bool)
-    numbers["corr"] = cosines.sum() / (live * (live - 1))
-    numbers["constant_dims"] = (constant & (z[0] != 0)).sum()
+    families = {"directions_of_z": z} if h is None else {"directions_of_h": h, "directions_of_z": z}
+    along = naive_projections(z if h is None else h, 1000, seed=0)
+    columns, numbers = naive_measure(active, values, labels, judge, np.argsort(-along, 0).T)
+    numbers["corr"] = naive_cosines(values).sum() / (live * (live - 1))
+    numbers["constant_dims"] = ((z.min(0) == z.max(0)) & (z[0] != 0)).sum()
     controls = collections.defaultdict(collections.Counter)
     for seed in 1, 2, 3, 4, 5:
         mix = np.random.default_rng(seed).permutation(len(z))
         mixed = {prefix: y[mix] for prefix, y in labels.items()}
         draws = {"shuffled": naive_measure(active, values, mixed)[1]} if labels else {}
-        for name, vectors in sources.items():
+        for name, vectors in families.items():
             along = naive_projections(vectors, len(n), seed)
-            read = along[:, : z.shape[1]]  # by probes: as sparse as z
-            if rule == "nonzero" or entries.mean() <= 0.5:
-                read = naive_control(read, entries.sum(0), True)[1]
-            control = naive_control(along, n, rule == "nonzero")
-            draws[name] = naive_measure(*control, labels, judge, read)[1]
+            matched = np.argsort(np.argsort(-along, 0), 0) < n
+            least = np.where(matched, along, np.inf).min(0) if rule == "nonzero" else 0
+            along = np.where(matched, along - least, 0)
+            draws[name] = naive_measure(matched, along, labels, judge)[1]
         for name, own in draws.items():
             controls[name].update({key: number / 5 for key, number in own.items()})  # adds
     return rule, columns, numbers, controls
 
 
+# ---- what is measured
 def sparse_z(dims, signed=False):
     """(97, dims), few entries: a dead dimension, one of a single image, an empty row."""
     draw = np.random.default_rng(0)
@@ -1830,48 +1805,60 @@ NUMBERED = np.array([0, 2, 5])  # classes of y; below, of other files and of the
 LARGE_INTS = np.array([2**63 + 1, 2**63 + 2, 2**64 - 1], np.uint64)
 IN_BYTES = np.array([b"ant", b"bee", b"c\xe9"])
 IN_WORDS = np.array(["bée", "cat\u2028tabby", '"dog", cow'])
-BESIDE_Z = {"background": IN_WORDS[PLACE_OF], "h": H_OF_Z}
 CLASS_NAMES = ["ant\u2028a", "", " cow", "cat\x1c\x85", "dog", "bee\x0b\x0c"]
 CLASS_NAMES_FILE = "\ufeff" + "\r\n".join(CLASS_NAMES) + "\r\n"  # with a mark and ends of Windows
-MEASURED = {  # z, in which layout; classes of y; what else is known; the command
-    "sparse": (sparse_z(50), dict, NUMBERED, "h", "a.npz --classes names.txt"),
-    "entries": (SIGNED_Z, as_csr, IN_BYTES, "background h", "a.npz --judge judge.npy"),
-    "its strongest": (SIGNED_Z, as_csr, LARGE_INTS, "h", "a.npz --active top:0.1 --out b/c"),
-    "all active": (abs(DENSE_Z[:, :6]), dict, NUMBERED, "h", "a.npz --active nonzero"),
-    "halves": (DENSE_Z, dict, NUMBERED, "background", "run --active top:0.06"),
-    "no labels": (SIGNED_Z, as_csr, None, "h", "a.npz --active top:0.1"),
-    "few": (abs(DENSE_Z), dict, None, "", "a.npz"),
+
+
+def measured(z, classes=None, known="", rule="auto", flags="", layout=dict, source="a.npz"):
+    """An embedding, the classes of y, what else is known of it, and how it is given."""
+    return SimpleNamespace(**locals())
+
+
+MEASURED = {
+    "sparse": measured(sparse_z(50), NUMBERED, "h", flags="--classes names.txt"),
+    "entries": measured(
+        SIGNED_Z, IN_BYTES, "background h", flags="--judge judge.npy", layout=as_csr
+    ),
+    "its strongest": measured(
+        SIGNED_Z, LARGE_INTS, "h", rule="top:0.1", flags="--out b/c", layout=as_csr
+    ),
+    "all active": measured(abs(DENSE_Z[:, :6]), NUMBERED, "h", rule="nonzero"),
+    "halves": measured(DENSE_Z, NUMBERED, "background", rule="top:0.06", source="run"),
+    "no labels": measured(SIGNED_Z, None, "h", rule="top:0.1", layout=as_csr),
+    "few": measured(abs(DENSE_Z)),
 }
-COLUMNS_OF = {"active": "entries", "live": "live_dims", "Cons.": "cons", "adj.": "adjusted"}
-COLUMNS_OF |= {"AP": "ap", "best F1": "best_f1", "8-probe": "probe_8", "Mono": "mono"}
 
 
 @functools.cache
 def naive_expected(name):
-    z, _, classes, known, command = MEASURED[name]
-    labels = {} if classes is None else {"": KIND_OF}
-    if "background" in known:
+    case = MEASURED[name]
+    labels = {} if case.classes is None else {"": KIND_OF}
+    if "background" in case.known:
         labels["background_"] = PLACE_OF
-    h = H_OF_Z if "h" in known.split() else None
-    rule = re.search(r"--active (\S+)|$", command)[1] or "auto"
-    return naive_findings(z.astype(float), rule, labels, h, H_OF_Z**2 if "judge" in command else h)
+    h = H_OF_Z if "h" in case.known.split() else None
+    judge = H_OF_Z**2 if "judge" in case.flags else h
+    return naive_findings(case.z.astype(float), case.rule, labels, h, judge)
+
+
+TABLE = {"active": ("entries", ".1f"), "live": ("live_dims", ".0f"), "Cons.": ("cons", ".1f")}
+TABLE |= {"adj.": ("adjusted", ".1f"), "AP": ("ap", ".1f"), "best F1": ("best_f1", ".1f")}
+TABLE |= {"Mono": ("mono", ".3f")}
 
 
 def expected_table(numbers, controls):
     """The cells of the printed table."""
     titles = {"": "class", "background_": "background"}
     titles = {prefix: titles[prefix] for prefix in titles if prefix + "cons" in numbers}
-    shown = list(COLUMNS_OF) if titles else ["active", "live", "Mono"]
-    rows = [["dimensions", *shown]]
+    headings = list(TABLE) if titles else ["active", "live", "Mono"]
+    rows = [["dimensions", *headings]]
     for prefix, title in (titles or {"": "no labels"}).items():
         for name, own in {title: numbers, **controls}.items():
-            rows.append([name.replace("head", "random head")])
-            for heading in shown:
-                key = COLUMNS_OF[heading]
-                number = own.get(prefix + key, own.get(key, np.nan))
-                digits = {"Mono": 3, "live": 0}.get(heading, 1)
-                number = round(number, digits) + 0.0  # no -0.0
-                rows[-1].append("–" if np.isnan(number) else f"{number:.{digits}f}")
+            row = [name.replace("_", " ")]
+            for key, digits in [TABLE[heading] for heading in headings]:
+                number = own.get(prefix + key, own.get(key, math.nan))
+                text = re.sub(r"^-(0\.0*)$", r"\1", format(number, digits))
+                row.append(text.replace("nan", "–"))
+            rows.append(row)
     return rows
 
 
@@ -1880,38 +1867,41 @@ def expected_table(numbers, controls):
 def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, cells):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(interpret, "CELLS", cells)
-    z, layout, classes, known, command = MEASURED[name]
-    arrays = layout(z=z) | {key: BESIDE_Z[key] for key in known.split()}
-    if classes is not None:
-        arrays["y"] = classes[KIND_OF]
+    monkeypatch.setattr(interpret, "RARE", 0.03)  # on two images or fewer
+    case = MEASURED[name]
+    beside = {"background": IN_WORDS[PLACE_OF], "h": H_OF_Z}
+    arrays = case.layout(z=case.z) | {key: beside[key] for key in case.known.split()}
+    if case.classes is not None:
+        arrays["y"] = case.classes[KIND_OF]
     files = {"a.npz": arrays, "run/embeddings.npz": arrays, "judge.npy": H_OF_Z**2}
     write_files(".", files | {"names.txt": CLASS_NAMES_FILE.encode()})
-    run_program(f"interpret.py {command}")
+    of_rule = "" if case.rule == "auto" else f"--active {case.rule}"
+    run_program(f"interpret.py {case.source} {of_rule} {case.flags}")
     rule, columns, numbers, controls = naive_expected(name)
     (folder,) = [path.parent for path in Path(".").rglob("interpret.json")]
     assert str(folder) == {"its strongest": "b/c", "halves": "run"}.get(name, "a.npz-interpret")
     record = json.loads((folder / "interpret.json").read_text().replace("null", "NaN"))
-    assert (record["source"], record["active"]) == (command.split()[0], rule)
+    assert (record["source"], record["active"]) == (case.source, rule)
     close = functools.partial(pytest.approx, rel=1e-4, abs=1e-5, nan_ok=True)
     assert record["numbers"] == close(numbers)
-    for control in "shuffled", "head", "rotated":
+    for control in "shuffled", "directions_of_h", "directions_of_z":
         assert record.get(control, {}) == close(controls.get(control, {})), control
 
     order = np.argsort(-columns["mean"], kind="stable")  # of the rows of dimensions.csv
-    names = [str(k) for k in range(z.shape[1])]
+    names = [str(k) for k in range(case.z.shape[1])]
     if len(order) > len(names):
         names = [sign + k for sign in "+-" for k in names]
     with open(folder / "dimensions.csv", encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["dimension"] for row in rows] == [names[k] for k in order]
     assert rows[0].keys() - {"name"} == {"dimension", *columns}
-    if "names" in command:
-        names_of = {"0": CLASS_NAMES[0], "2": CLASS_NAMES[2], "5": CLASS_NAMES[5], "": ""}
+    if "names" in case.flags:
+        names_of = {"": ""} | {str(c): CLASS_NAMES[c] for c in case.classes}
         assert [row["name"] for row in rows] == [names_of[row["best"]] for row in rows]
     for key, column in columns.items():
         texts = [row[key] for row in rows]
         if key.endswith(("class", "best")):
-            own = IN_WORDS if "_" in key else classes
+            own = IN_WORDS if "_" in key else case.classes
             own = [*map(str, ["ant", "bee", r"c\udce9"] if own is IN_BYTES else own), ""]
             assert texts == [own[c] for c in np.nan_to_num(column[order], nan=-1).astype(int)], key
         else:
@@ -1922,7 +1912,7 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
     table = [re.split(r" +\| +", line) for line in lines]
     assert [table[0], *table[2:]] == expected_table(numbers, controls)
     live = numbers["live_dims"]
-    words = [f"97 images, {z.shape[1]} dimensions", f"\n{len(order) - live} dead "]
+    words = [f"97 images, {len(case.z.T)} dimensions", f"\n{len(order) - live} dead "]
     words += [f"{numbers['rare_dims']} active on less than 0.1 %"]
     if "lead" in numbers:
         words += [f"class: adj. is {numbers['lead']:+.1f} beside random directions of "]
@@ -1932,27 +1922,21 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
     assert [phrase for phrase in words if phrase not in text] == []
 
 
-PINNED_NUMBERS = """
-act 0.0007309 entries 4.912 live_dims 6551 rare_dims 5525 mono 0.04294 cons 85.23 f1 0.839 ap 14.6
-adjusted 76.56 lead 66.26 above 2953 entropy 0.3344 best_f1 50.18 probe_1 43.62 probe_2 49.07
-probe_4 51.49 probe_8 54.61 corr 0.0003568 constant_dims 0
-""".split()
-
-
-def test_many_dimensions_are_measured_as_on_record():
-    draw = np.random.default_rng(0)
-    N, K = 10_100, 7 * 960  # of the dimensions a sample is correlated and controlled
-    y = draw.integers(0, 7, N)
-    cells = np.arange(5 * N) // 5 * K + (K * draw.random(5 * N) ** 3).astype(int)
-    cells = np.unique(np.where(draw.random(5 * N) < 0.8, cells // 7 * 7 + y.repeat(5), cells))
-    z = interpret.Entries(cells // K, cells % K, draw.random(len(cells)) + 0.1, N, K)
-    h = draw.normal(size=(N, 6)) + 0.2 * y[:, None]
-    found = interpret.interpret(interpret.Embedding(z, {"": y}, judge=h, features=h))
-    pinned = dict(zip(PINNED_NUMBERS[::2], map(float, PINNED_NUMBERS[1::2])))
-    assert found.numbers == pytest.approx(pinned, rel=2e-3)
-    head = found.controls["head"]
-    assert (head["live_dims"], head["best_f1"]) == (1024, None)
-    assert head["adjusted"] == pytest.approx(10.56, rel=2e-3)
+def test_of_many_dimensions_a_sample_is_compared(monkeypatch):
+    monkeypatch.setattr(interpret, "LARGE", 8)
+    monkeypatch.setattr(interpret, "SAMPLE", 7)
+    labels = {"": KIND_OF, "background_": PLACE_OF}
+    found = interpret.interpret(interpret.Embedding(SIGNED_Z, labels))
+    assert found.numbers["live_dims"] == 11
+    for control in found.controls.values():
+        assert control["live_dims"] == 7
+        undefined = {key for key, value in control.items() if value is None}
+        assert undefined == {"best_f1", "background_best_f1"}
+    _, _, values = naive_activity(SIGNED_Z.astype(float), "nonzero")
+    cosines = naive_cosines(values)
+    samples = itertools.combinations(np.flatnonzero(values.any(0)), 7)
+    means = [cosines[np.ix_(dims, dims)].sum() / (7 * 6) for dims in samples]
+    assert min(abs(np.array(means) - found.numbers["corr"])) < 1e-6
 
 
 # ---- chance, ties and limits
@@ -1980,11 +1964,6 @@ def test_an_array_may_be_sparse_and_a_sparse_matrix_is():
         both = z, interpret.Entries(*np.nonzero(z), z[np.nonzero(z)], *z.shape)
         found = [interpret.interpret(interpret.Embedding(z), controls=False) for z in both]
         assert [of_one.numbers["entries"] for of_one in found] == expected
-
-
-def test_phi_of_millions_of_images_does_not_overflow():
-    found = interpret.matthews(np.array([[2_500_000], [0]]), np.array([2_500_000, 2_500_000]))
-    assert found[:, 0].tolist() == pytest.approx([1, -1])
 
 
 def rounded(size, noise):
@@ -2033,9 +2012,9 @@ IN_OBJECTS = np.array(["ant", "bee", "cat"], object)
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 def test_every_form_of_an_embedding_is_measured_alike(form):
     z = np.round(4 * SIGNED_Z) / 4
-    plain = interpret.interpret(interpret.Embedding(z, {"": KIND_OF}))
+    plain = interpret.interpret(interpret.Embedding(z, {"": KIND_OF}), controls=False)
     for y in KIND_OF.tolist(), {"": IN_OBJECTS[KIND_OF]}:
-        found = interpret.interpret(interpret.Embedding(form(z), y))
+        found = interpret.interpret(interpret.Embedding(form(z), y), controls=False)
         assert found.numbers == pytest.approx(plain.numbers)
 
 
@@ -2699,7 +2678,6 @@ NAMES = {"names.txt": "ant\nbee\n"}
 X = {"x.npy": X_TRAIN}
 ALIKE = {"tiny.npz": ARRAYS | dict(x_train=X_TRAIN[[0] * 20])}
 WIDER = {"tiny.npz": ARRAYS | dict(x_train=X_TRAIN[:, 1:], x_test=X_TEST[:, 1:])}
-HALF_RUN = '{"method": "ncl", "dataset": "x", "data_root": "."}'
 SEED = '{"run": "a", "seed": 1, "settings": {"dataset": "x"}, "robustness": {}}\n'
 Z = np.eye(9, 3)
 FLIPPED = saved({"z": torch.ones(9, 3)}).replace(b"\x80?", b"\x81?", 1)  # a bit of a number
@@ -2798,9 +2776,11 @@ REFUSED = {
     "names of few classes": (NINE | NAMES, MEASURE_NAMED, "names 2 classes"),
     "out is a file": (z_and() | {"out": ""}, "interpret.py e.npz --out out", "out cannot be made"),
     # look.py
-    "half a run": ({"run/config.json": "{"}, "look.py run", "not the folder of a run"),
-    "no data set": ({"run/config.json": '{"method": "ncl"}'}, "look.py run", "has no dataset"),
-    "unfinished": ({"run/config.json": HALF_RUN}, "look.py run", "has no embeddings.npz"),
+    "no settings": (
+        {"run/embeddings.npz": dict(z=Z), "run/config.json": '{"method": "ncl"}'},
+        "look.py run",
+        "run is not a run; has no; dataset",
+    ),
     "not its data": ({"tiny.npz": ARRAYS}, "look.py {ncl} --data-root . --out a", "not the data"),
     "many pictures": (z_and() | X, "look.py e.npz --images x.npy", "x.npy has 20"),
     "no pictures": (z_and() | {"x/a.txt": ""}, "look.py e.npz --images x", "has no image files"),
@@ -3004,125 +2984,96 @@ def tiles_of_page(geometry, sheets):
 
 
 # ---- the oracle: what a page has to hold, in plain loops
-def lists_of_page(z, rule):
-    """Rows of z (N, K) or of its halves with norm 1, and the images of each, strongest first."""
-    u = z.astype(np.float64)
-    u = u / np.linalg.norm(u, axis=1, keepdims=True).clip(1e-12)
-    u[:, z.min(0) == z.max(0)] = 0
-    u = u.astype(np.float32)
-    active, _ = naive_activity(u, rule)
-    if active.shape != u.shape:
-        u = np.concatenate([u, -u], 1).clip(min=0)
-    lists = []
-    for own, is_active in zip(np.abs(u).T, active.T):
-        strongest = np.argsort(-own, kind="stable")
-        lists.append(strongest[is_active[strongest]])
-    return u, lists
+# So small a page that every limit leaves something out.
+PAGE_LIMITS = dict(MOST=10, PICTURED=50, STRONGEST=6, SPREAD=5, PARTNERS=3, TOP=4, NEAR=3)
 
 
-def dimensions_of_page(u, lists, chosen):
-    """Arrays of dimensions."""
-    N, K = u.shape
-    found = {name: [] for name in ("peak", "shown", "value", "bins", "together", "both")}
-    active = np.zeros((N, K))
-    for k, order in enumerate(lists):
-        active[order, k] = 1
-        strengths = np.append(np.abs(u[:, k]), 0)  # of image N, which is none
-        peak = strengths[order].max(initial=0)
-        seen = [i for i in order if i in chosen]
-        many = min(len(seen), 40)
-        spread = [seen[round(j * (len(seen) - 1) / max(1, many - 1))] for j in range(many)]
-        shown = [seen[j] if j < len(seen) else N for j in range(48)]
-        shown += spread + [N] * (40 - many)
-        bins = [0] * 32
-        for i in order:
-            bins[min(31, int(strengths[i] / peak * 32))] += 1
+def padded(images, width, none):
+    return images + [none] * (width - len(images))
+
+
+def dimensions_of_page(active, values, chosen):
+    """Arrays of dimensions, which show the chosen images."""
+    N, K = active.shape
+    found = collections.defaultdict(list)
+    for k, (on, strength) in enumerate(zip(active.T, abs(values).T)):
+        peak = strength.max()
+        listed = [i for i in np.argsort(-strength, kind="stable") if on[i] and i in chosen]
+        many = min(len(listed), look.SPREAD)
+        spread = [listed[round(j * (len(listed) - 1) / max(1, many - 1))] for j in range(many)]
+        shown = padded(listed[: look.STRONGEST], look.STRONGEST, N)
+        shown += padded(spread, look.SPREAD, N)
         found["peak"].append(peak)
         found["shown"].append(shown)
-        found["value"].append(strengths[shown])
-        found["bins"].append(bins)
-    n = active.sum(0)
-    meetings = active.T @ active
-    for k, both in enumerate(meetings):
-        share = both / (n[k] + n - both).clip(1)
+        found["value"].append(np.append(strength, 0)[shown])  # image N is none
+        found["bins"].append(np.histogram(strength[on] / peak, look.BINS, (0, 1))[0])
+        meetings = active[on].sum(0)
+        share = meetings / (on | active.T).sum(1).clip(1)
         share[k] = 0
-        together = np.argsort(-share, kind="stable")[:8]
+        together = np.argsort(-share, kind="stable")[: look.PARTNERS]
         found["together"].append([o if share[o] > 0 else K for o in together])
-        found["both"].append(both[together])
-    return found, active
+        found["both"].append(meetings[together])
+    return found
 
 
 def compared_on_page(label, n):
     """What a dimension that is active on n images is compared with."""
-    own = label.heads[:, n - 1]
-    low, high = np.percentile(own, [5, 95], axis=0)
-    found = {"chance": label.chance[n - 1], "high": label.high[n - 1], "head": own.mean(0)}
-    return found | {"head_low": low, "head_high": high}
+    own = label.direction_curves[:, n - 1]
+    found = {"chance": label.chance[n - 1], "high": label.high[n - 1], "directions": own.mean(0)}
+    found["directions_low"], found["directions_high"] = np.percentile(own, [5, 95], axis=0)
+    return found
 
 
-def images_of_page(u, actives, chosen, features, near):
-    """Arrays of images. near: (P, 12), those that are the nearest by the page."""
-    found = {"dims": [], "size": [], "actives": actives[chosen]}
-    for values in u[chosen]:
-        order = np.argsort(-np.abs(values), kind="stable")[:32]
-        found["dims"].append(np.where(np.abs(values[order]) > 1e-5, order, u.shape[1]))
-        found["size"].append(values[order])
+def images_of_page(values, chosen, features, near):
+    """Arrays of the chosen images. near: those that are nearest to each by the page."""
+    K = values.shape[1]
+    orders = np.argsort(-abs(values[chosen]), kind="stable")[:, : look.TOP]
+    size = np.take_along_axis(values[chosen], orders, 1)
+    found = {"dims": np.where(size == 0, K, orders), "size": size}
     if features is not None:
-        found |= {"near": near, "close": []}
         x = features[chosen] / np.linalg.norm(features[chosen], axis=1, keepdims=True).clip(1e-12)
-        for i, own in enumerate(near):
-            nearest = sorted(np.delete(x @ x[i], i))[::-1][:12]
+        cosines = x @ x.T
+        found |= {"near": near, "close": []}
+        for i, own in enumerate(np.searchsorted(chosen, near)):
+            nearest = sorted(np.delete(cosines[i], i))[::-1][: look.NEAR]
             assert i not in own
-            assert x[own] @ x[i] == pytest.approx(nearest, abs=1e-5)
+            assert cosines[i, own] == pytest.approx(nearest, abs=1e-5)
             found["close"].append(nearest)
     return found
 
 
 def source_on_page(e, findings, rule, arrays, r):
     """The arrays of source r, the names of its dimensions, and how many it has in all."""
-    z = e.z
-    features = z
+    z = features = e.z
     if isinstance(z, interpret.Entries):
+        z = scipy_sparse.coo_array((z.values, (z.images, z.dims)), z.shape).toarray()
         features = e.judge
-        z = np.zeros(z.shape, np.float32)
-        z[e.z.images, e.z.dims] = e.z.values
-    u, lists = lists_of_page(z, rule)
+    _, active, values = naive_activity(z.astype(float), rule)
     columns = findings.columns
     interest = [columns[f"{prefix}f1"] for prefix in findings.labels]
     interest = np.max(interest or [np.nan_to_num(columns.get("mono", columns["mean"]), nan=-9)], 0)
-    kept = np.sort(np.argsort(-interest, kind="stable")[:2000])
+    kept = np.sort(np.argsort(-interest, kind="stable")[: look.MOST])
     chosen = arrays["images"]
     near = arrays.get(f"{r}near", np.zeros(0)).reshape(len(chosen), -1)
-    actives = np.bincount(np.concatenate(lists).astype(int), minlength=e.N)
     found = {name: column[kept] for name, column in columns.items()}
-    lists = [lists[k] for k in kept]
-    own, active = dimensions_of_page(u[:, kept], lists, set(chosen.tolist()))
-    found |= own | images_of_page(u[:, kept] * active, actives, chosen, features, near)
+    found |= dimensions_of_page(active[:, kept], values[:, kept], set(chosen.tolist()))
+    found |= images_of_page(values[:, kept], chosen, features, near)
+    found["actives"] = active[chosen].sum(1)
+    n = active[:, kept].sum(0).clip(1)
     for prefix, label in findings.labels.items():
         classes = np.arange(len(label.classes))
-        found[f"{prefix}count"] = active.T @ (label.y[:, None] == classes)
-        for name, values in compared_on_page(label, active.sum(0).clip(1).astype(int)).items():
+        found[f"{prefix}count"] = active[:, kept].T.astype(int) @ (label.y[:, None] == classes)
+        for name, values in compared_on_page(label, n).items():
             found[prefix + name] = values
         for name, values in compared_on_page(label, arrays["counts"].astype(int)).items():
             found[f"{prefix}{name}_curve"] = values
     names = [str(k) for k in kept]
-    if u.shape[1] > e.K:
+    if active.shape[1] > e.K:
         names = [f"+{k}" if k < e.K else f"-{k - e.K}" for k in kept]
-    return found, names, u.shape[1]
+    return found, names, active.shape[1]
 
 
 # ---- the sources
-def planted_z(N, K, share, signed=False):
-    """z (N, K), a share of it active and all different; 1 is dead, 3 constant, image 5 empty."""
-    draw = np.random.default_rng(K)
-    z = draw.uniform(0.1, 1, (N, K)) * (draw.random((N, K)) < share)
-    z *= draw.choice([-1, 1], (N, K)) if signed else 1
-    z[5] = 0
-    z[:, 1] = 0
-    z[:, 3] = 0.4
-    return z.astype(np.float32)
-
-
 def numbered_images(N, height, width):
     """Each its own red, green from left to right, blue from top to bottom: (N, H, W, 3)."""
     images = np.zeros((N, height, width, 3), np.uint8)
@@ -3132,102 +3083,103 @@ def numbered_images(N, height, width):
     return images
 
 
-def as_pngs(images):
-    """A folder's files: images, and one that is none."""
-    files = {"folder/notes.txt": "no image"}
-    for i, image in enumerate(images):
-        file = io.BytesIO()
-        Image.fromarray(image).save(file, "png")
-        files[f"folder/{i // 9}/{i:02}.png"] = file.getvalue()
-    return files
+def shown(files, sources="z.npz", rule="auto", flags="", classes=(), images=None):
+    """Files, how they are given, and what a page has of them: names of classes, and images."""
+    return SimpleNamespace(**locals())
 
 
-def sources_of_pages():
-    """The files, the command, the names of the classes, the images."""
-    y60 = np.random.default_rng(2).permutation(np.arange(60) % 4)
-    y120 = np.random.default_rng(4).integers(0, 3, 120)
-    words = ["2", "<b>", "añt", "x y"]
-    h60 = np.random.default_rng(3).normal(size=(60, 5)).astype(np.float32) + 1
-    dense60 = np.random.default_rng(1).normal(size=(60, 12)).astype(np.float32)
-    large, small = numbered_images(60, 80, 96), numbered_images(60, 10, 14)
-    tall = [image[: 40 + i] for i, image in enumerate(numbered_images(60, 99, 40))]
-    many = numbered_images(20_010, 17, 17)[..., 0]
-    dense = dict(z=dense60, h=h60, background=y60 % 2, images=large)
-    dense["y"] = np.array(words)[dense60[:, :4].argmax(1)]  # is told better
-    signed = {"z.npz": as_csr(planted_z(60, 12, 0.3, True), y=y60), "h.npz": dict(h=h60)}
-    signed["x.npy"] = small.transpose(0, 3, 1, 2)
-    names = {"names.txt": '\ufeffa\nb\r\nc\u2028\nd\ne\n"f\\udce9"\ng\nh\ni\nj'}
-    halves = {"z.npz": as_csr(planted_z(60, 12, 0.6, True)), "y.npy": np.array([0, 2, 5, 6])[y60]}
-    halves |= {"h.npy": h60[:, :4], **names, **as_pngs(tall)}
-    flags = "--judge h.npy --labels y.npy --classes names.txt --images folder"
-    collapsed = np.outer(2.0 ** (np.arange(60) % 4), [1, 2, 3])  # z differs, z / |z| does not
-    run = names | {"run/words.json": json.dumps({"words": [[[f"w{k}", k]] for k in range(200)]})}
-    y_of_run = {"y.npy": np.arange(100) % 5}
-    images = as_csr(planted_z(20_010, 5, 0.3), y=np.arange(20_010) % 3, images=many)
-    dimensions = dict(z=planted_z(120, 2005, 0.1), y=y120, background=y120[::-1] % 2)
-    judged = dict(z=planted_z(60, 2005, 0.1), h=h60)
-    of_run = ["a", "b", "c\u2028", "d", "e", "f\udce9", *"ghij"]
-    of_judge = [of_run[c] for c in (0, 2, 5, 6)]
-    grounds = [f"background {c}" for c in range(5)]
-    classes = [f"class {c}" for c in range(5)]
-
-    def two_files(**other):
-        one = dict(z=planted_z(60, 11, 0.4), y=y60, images=small)
-        return {"a.npz": one, "b.npz": one | other}
-
-    return {
-        "collapsed": ({"z.npz": dict(z=collapsed, images=small)}, "z.npz", [], small),
-        "no labels": ({"z.npy": planted_z(500, 40, 0.9, True)}, "z.npy --active nonzero", [], None),
-        "signs": (signed, "z.npz --features h.npz --images x.npy", [classes[:4]], small),
-        "halves": ({"z.npz": dense}, "z.npz --active top:0.1", [words, grounds[:2]], large),
-        "a judge": (halves, f"z.npz --active top:0.1 {flags}", [of_judge], tall),
-        "same images": (two_files(z=dense60), "a.npz b.npz", [classes[:4]], small),
-        "other labels": (two_files(y=y60[::-1]), "a.npz b.npz", [classes[:4]], small),
-        "other images": (two_files(images=small ^ 1), "a.npz b.npz", [classes[:4]], small),
-        "most active dimensions": ({"z.npy": planted_z(60, 2005, 0.1)}, "z.npy", [], None),
-        "largest MonoScore": ({"z.npz": judged}, "z.npz", [], None),
-        "largest F1": ({"z.npz": dimensions}, "z.npz", [classes[:3], grounds[:2]], None),
-        "more images": ({"z.npz": images}, "z.npz", [classes[:3]], many),
-        "a run": (run, "run --classes names.txt", [of_run, grounds], None),
-        "its other labels": (y_of_run, "run --labels y.npy", [classes, grounds], None),
-    }
+COLLAPSED = np.outer(2.0 ** (np.arange(40) % 4), [1, 2, 3])  # z differs, z / |z| does not
+SMALL_IMAGES = numbered_images(97, 10, 14)
+LARGE_IMAGES = numbered_images(97, 80, 96)
+GREY_IMAGES = numbered_images(97, 17, 17)[..., 0]
+TEN_NAMES = ["a", "b", "c\u2028", "d", "e", "f\udce9", *"ghij"]
+TEN_LINES = {"names.txt": '\ufeffa\nb\r\nc\u2028\nd\ne\n"f\\udce9"\ng\nh\ni\nj'}
+CLASSES = [f"class {c}" for c in range(5)]
+BACKGROUNDS = [f"background {c}" for c in range(5)]
+OF_WORDS = {"run/words.json": json.dumps({"words": [[[f"w{k}", k]] for k in range(200)]})}
 
 
-PAGES_LOOKED_AT = sources_of_pages()
+def two_files(**other):
+    """Two embeddings of the same images, but for these arrays of the second."""
+    one = dict(z=sparse_z(11), y=KIND_OF, images=SMALL_IMAGES)
+    files = {"a.npz": one, "b.npz": one | other}
+    return shown(files, "a.npz b.npz", classes=[CLASSES[:3]], images=SMALL_IMAGES)
 
 
-def facts_on_page(e, findings, names, K, command):
+PAGES_LOOKED_AT = {
+    "collapsed": shown(
+        {"z.npz": dict(z=COLLAPSED, images=SMALL_IMAGES[:40])}, images=SMALL_IMAGES[:40]
+    ),
+    "no labels": shown({"z.npy": DENSE_Z}, "z.npy", "nonzero"),
+    "only h": shown(
+        {"z.npz": dict(z=sparse_z(40), h=H_OF_Z, images=GREY_IMAGES)}, images=GREY_IMAGES
+    ),
+    "signs": shown(
+        {"z.npz": as_csr(SIGNED_Z, y=KIND_OF), "h.npz": dict(h=H_OF_Z)}
+        | {"x.npy": SMALL_IMAGES.transpose(0, 3, 1, 2)},
+        flags="--features h.npz --images x.npy",
+        classes=[CLASSES[:3]],
+        images=SMALL_IMAGES,
+    ),
+    "halves": shown(
+        {"z.npz": dict(z=DENSE_Z, y=IN_WORDS[KIND_OF], background=PLACE_OF, images=LARGE_IMAGES)},
+        rule="top:0.1",
+        classes=[sorted(IN_WORDS), BACKGROUNDS[:3]],
+        images=LARGE_IMAGES,
+    ),
+    "a judge": shown(
+        {"z.npz": as_csr(SIGNED_Z), "y.npy": NUMBERED[KIND_OF], "h.npy": H_OF_Z} | TEN_LINES,
+        rule="top:0.1",
+        flags="--judge h.npy --labels y.npy --classes names.txt",
+        classes=[[TEN_NAMES[c] for c in NUMBERED]],
+    ),
+    "same images": two_files(z=DENSE_Z),
+    "other labels": two_files(y=KIND_OF[::-1]),
+    "other images": two_files(images=SMALL_IMAGES ^ 1),
+    "a run": shown(
+        TEN_LINES | OF_WORDS, "run", flags="--classes names.txt", classes=[TEN_NAMES, BACKGROUNDS]
+    ),
+    "its other labels": shown(
+        {"y.npy": np.arange(100) % 5}, "run", flags="--labels y.npy", classes=[CLASSES, BACKGROUNDS]
+    ),
+}
+
+
+def facts_on_page(e, findings, names, K, case):
     """What a page says of a run or file."""
-    of_h = e.features is not None and "--judge" not in command
-    fact = dict(name=e.title, K=K, halves=K > e.K)
-    fact |= dict(dims=names, top=min(32, len(names)), partners=min(8, len(names)))
-    fact |= dict(about=interpret.about(e, findings), words=None, is_run=False, dataset="")
+    of_h = e.features is not None
+    directions = "directions_of_h" if of_h else "directions_of_z"
+    fact = dict(name=e.title, K=K, halves=K > e.K, dims=names, is_run=False, dataset="")
+    fact |= dict(top=min(look.TOP, len(names)), partners=min(look.PARTNERS, len(names)))
+    fact |= dict(about=interpret.describe(e, findings), words=None)
     fact |= dict.fromkeys(("command", "commit", "date"), "not noted")
-    fact["control_name"] = "random head" if of_h else "rotated"
-    fact["directions"] = "the features" if of_h else "z"
+    fact["control_name"] = directions.replace("_", " ")
     fact["near"] = e.judge_name if isinstance(e.z, interpret.Entries) else "z"
     numbers = findings.numbers
-    if command.startswith("run"):
+    if case.sources == "run":
         fact |= {"is_run": True, "dataset": "tiny"}
         config = json.loads(Path("run/config.json").read_text())
         fact |= {key: config[key] for key in ("command", "commit", "date")}
         last = records(Path("run"))[-1]
         numbers = numbers | {key: last[key] for key in ("epochs", "background_lp1")}
-        if "--labels" not in command:  # the record's probe is of its own
+        if "y.npy" not in case.files:  # the record's probe is of its own
             numbers["lp1"] = last["lp1"]
-            fact["words"] = [[[f"w{k}", k]] if k < 200 else [] for k in range(256)]
-    control = findings.controls["head" if of_h else "rotated"]
-    fact["metrics"] = {key: value for key, value in numbers.items() if value is not None}
-    return fact | {"control": {key: v for key, v in control.items() if v is not None}}
+            fact["words"] = [[[f"w{k}", int(k)]] if int(k) < 200 else [] for k in names]
+    defined = {key: value for key, value in numbers.items() if value is not None}
+    control = findings.controls[directions]
+    control = {key: value for key, value in control.items() if value is not None}
+    return fact | dict(metrics=defined, control=control)
 
 
 @pytest.mark.parametrize("name", PAGES_LOOKED_AT)
 def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
-    files, command, classes, images = PAGES_LOOKED_AT[name]
+    case = PAGES_LOOKED_AT[name]
     monkeypatch.chdir(tmp_path)
-    if command.startswith("run"):
+    for limit, value in PAGE_LIMITS.items():
+        monkeypatch.setattr(look, limit, value)
+    if case.sources == "run":
         shutil.copytree(run_of("ncl"), "run")
-    write_files(tmp_path, files)
+    write_files(tmp_path, case.files)
     measured = []  # what interpret.py finds is tested above
     measure = interpret.interpret
 
@@ -3236,7 +3188,9 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
         return measured[-1][1]
 
     monkeypatch.setattr(interpret, "interpret", keep)
-    run_program(f"look.py {command} --out page")
+    of_rule = [] if case.rule == "auto" else ["--active", case.rule]
+    argv = [*case.sources.split(), *of_rule, *case.flags.split(), "--out", "page"]
+    run_program("look.py", *argv)
     page = Path("page/look.html" if len(measured) == 1 else "page/a/look.html")
     meta, arrays, sheets = page_parts(page.read_text(encoding="utf-8"))
     if name.startswith("other"):  # than of the first source
@@ -3247,9 +3201,9 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
     e, findings = measured[0]
     chosen = arrays["images"]
     assert np.diff(chosen.astype(int)).min() > 0
-    assert len(chosen) == min(e.N, 20_000)
-    assert chosen[-1] >= min(e.N - 1, 20_000)  # not the first ones
-    counts = sorted({round(e.N ** (j / 299)) for j in range(300)})
+    assert len(chosen) == min(e.N, look.PICTURED)
+    assert chosen[-1] >= min(e.N - 1, look.PICTURED)  # not the first ones
+    counts = sorted({round(e.N ** (j / (look.CURVE - 1))) for j in range(look.CURVE)})
     expected = {"images": chosen, "counts": counts}
     scores = []  # the label that most is said about opens
     for q, (prefix, label) in enumerate(findings.labels.items()):
@@ -3258,20 +3212,19 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
         scores.append(findings.numbers[f"{prefix}adjusted"] or 0)
     facts = []
     for r, (e, findings) in enumerate(measured):
-        rule = command.partition("--active ")[2].split(" ")[0] or findings.rule
-        own, names, K = source_on_page(e, findings, rule, arrays, r)
+        own, names, K = source_on_page(e, findings, case.rule, arrays, r)
         expected |= {f"{r}{key}": array for key, array in own.items()}
-        facts.append(facts_on_page(e, findings, names, K, command))
+        facts.append(facts_on_page(e, findings, names, K, case))
     assert arrays.keys() == expected.keys()
     for key, array in expected.items():
         np.testing.assert_allclose(arrays[key], np.ravel(array), 1e-5, 1e-6, err_msg=key)
     tile = meta.pop("tile")
     opens = int(np.argmax(scores)) if scores else 0
-    told = dict(keys=list(findings.labels), labels=classes, opens=opens)
-    shown = dict(N=e.N, shown=[48, 40], near=min(12, len(chosen) - 1), bins=32)
-    command = f"python tools/look.py {command} --out page"
-    assert meta == told | shown | dict(runs=facts, command=command)
-    if command.startswith("python tools/look.py run"):
+    told = dict(keys=list(findings.labels), labels=[*case.classes], opens=opens, runs=facts)
+    limits = dict(N=e.N, shown=[look.STRONGEST, look.SPREAD], near=look.NEAR, bins=look.BINS)
+    assert meta == told | limits | dict(command=shlex.join(["python", "tools/look.py", *argv]))
+    images = case.images
+    if case.sources == "run":
         images = shapes.draw(240, 100)["x_test"].transpose(0, 2, 3, 1)
     if images is None:
         assert (tile, sheets) == (None, [])
@@ -3279,6 +3232,35 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
     for found, i in zip(tiles_of_page(tile, sheets), chosen):
         square = ImageOps.fit(Image.fromarray(images[i]).convert("RGB"), found.shape[:2], 2)
         assert np.abs(found - np.asarray(square, int)).mean() < 14  # JPEG
+
+
+def test_sheets_hold_thousands_of_images():
+    shades = np.arange(4100) % 251
+    images = torch.tensor(shades, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 64, 64)
+    geometry, sheets = look.make_sprites(images)
+    sheets = [np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet)))) for sheet in sheets]
+    tiles = tiles_of_page(geometry, sheets)[: len(shades)]
+    assert tiles.mean((1, 2, 3)) == pytest.approx(shades, abs=3)
+
+
+BESIDE_LOOK = {"interpret.py", "image_files.py", "look.html"}
+
+
+@pytest.mark.parametrize("missing", sorted(BESIDE_LOOK))
+def test_a_copy_of_look_names_what_it_misses(tmp_path, missing):
+    for name in {"look.py"} | BESIDE_LOOK - {missing}:
+        shutil.copy(ROOT / "tools" / name, tmp_path)
+    command = [sys.executable, tmp_path / "look.py"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert missing in done.stderr
+
+
+def test_a_copy_of_look_refuses_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(look, "run_folder", None)  # as where common.py is not there
+    write_files(".", {"run/embeddings.npz": dict(z=Z)})
+    assert "needs run_folder.py and common.py" in refusal("look.py run")
 
 
 # ---- which image file is whose row
@@ -3334,20 +3316,13 @@ def test_rows_have_their_own_images(tmp_path, monkeypatch, capsys, files, names,
 
 def test_tiles_are_not_the_first_images_size(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    opened = []
-    read = image_files.read
-    monkeypatch.setattr(
-        image_files, "read", lambda file, **of: opened.append(file) or read(file, **of)
-    )
-    sizes = [(1, 1), (300, 200), (9, 40), (4000, 2), (64, 64)]
-    for i, size in enumerate(sizes):
-        Path("x").mkdir(exist_ok=True)
+    Path("x").mkdir()
+    for i, size in enumerate([(1, 1), (300, 200), (9, 40), (4000, 2), (64, 64)]):
         Image.new("RGB", size, (50 * i, 0, 0)).save(f"x/{i}.png")
     write_files(".", {"z.npy": np.eye(5)})
     run_program("look.py z.npy --images x --out page")
-    assert sorted(opened) == [Path(f"x/{i}.png") for i in range(5)]
     meta, _, sheets = page_parts(Path("page/look.html").read_text(encoding="utf-8"))
-    assert meta["tile"]["side"] == 64
+    assert meta["tile"]["side"] == look.LARGEST
     tiles = tiles_of_page(meta["tile"], sheets)[:5, :, :, 0]
     assert tiles.mean((1, 2)) == pytest.approx([0, 50, 100, 150, 200], abs=3)
 
@@ -3375,7 +3350,7 @@ EVIL_NAME = "{{sheets}}<script>alert(1)</script>\"'&"
 
 
 def test_a_page_is_one_script_of_its_template(tmp_path):
-    z = dict(z=planted_z(200, 6, 0.5), y=np.arange(200) % 4)
+    z = dict(z=SIGNED_Z, y=np.arange(97) % 4)
     write_files(tmp_path, {"z.npz": z, "names.txt": f"{EVIL_NAME}\n" * 4})
     texts = [(ROOT / "assets/example.html").read_text(encoding="utf-8")]
     for _ in range(2):

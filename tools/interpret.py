@@ -2,60 +2,62 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
 # ///
-"""What do the dimensions of an embedding stand for? Numbers for any embedding, beside what chance
-and random directions give.
+"""What do the dimensions of an embedding stand for? Every number comes with what chance and random
+directions give.
 
     python tools/interpret.py runs/my-run   a finished run of any method here
     python tools/interpret.py embedding.npz       z (N, K); where you have them y (N,) and h (N, d)
     python tools/interpret.py latents.npz --labels y.npy --features h.npy --classes names.txt
 
-A dimension is the list of images that it is active on, the strongest first. What it says about
-labels is counted over these lists, so it costs what the active entries cost, and not N times K.
+A dimension is judged by the list of images that it is active on, the strongest first. All that is
+said about labels is counted over these lists, so the cost grows with the number of active entries,
+not with N times K.
 
-Active. A sparse embedding enters as it is: |z_k| > 1e-5 in a row of norm 1 ([NCL]). A dense one is
-an array with more than half of its entries active. With negative entries each of its dimensions
-becomes two, +k and -k, active on the 1 % of the images where z_k is largest and smallest; without,
-it has +k alone. --active nonzero or --active top:0.03 decides otherwise. Strength is that of
-z / |z|. A dimension that is equal on all images is dead: in rows of norm 1 it would vary with the
-length of z, and say nothing of its own. Equal means within 1e-5 of the largest value, or, of
-float16, within a step of it; images of z = 0 do not count.
+Active. Each row of z is first scaled to norm 1. In a sparse embedding a dimension is active on an
+image where |z_k| > 1e-5 ([NCL]). An embedding is dense if more than half of its entries are active.
+Then a dimension counts as active on the 1 % of the images where z_k is largest. If a dense z has
+negative entries, each dimension becomes two: +k is active where z_k is largest, -k where it is
+smallest. To choose the rule yourself, give --active nonzero or --active top:0.03. The strength of
+an active entry is |z_k|.
+    A dimension with the same value on all images is dead, because after the scaling it would vary
+with the length of z and say nothing of its own. "The same" means within 1e-5 of the largest value,
+or within one step of float16 for an array of that kind. Images with z = 0 are ignored here.
 
-Cons. of a dimension: of the images that it is active on, the share that their commonest class has.
-It is high by chance where a dimension is active on few images, and high without any training of the
-head where the features are good. So each dimension is compared with two curves, at its own number n
-of images:
-    chance        Cons. of the first n images in a random order, its mean
-    random head   Cons. of the first n images in the order of a random direction of the features h
-                  that z is made of (without h: of z), for 200 to 1,000 directions
-So a rare dimension is compared with what is as rare. adj. is (Cons. - chance) / (1 - chance).
+Cons. of a dimension is the share of the commonest class among the images that it is active on. It
+is high by chance if the dimension is active on few images, and high without training z if the
+features are good. So each dimension is compared with two curves, at its own number n of images:
+    chance        Cons. of n random images, on average
+    directions    Cons. of the n images where a random direction of the features h, which z is made
+                  of, is largest; on average over 200 to 1,000 directions (without h: those of z)
+A rare dimension is thus compared with equally rare ones. adj. is (Cons. - chance) / (1 - chance).
 
-Controls, for what is no function of n alone, each the mean of five draws:
-    shuffled      the same dimensions, the labels in random order
-    random head   for each live dimension a random direction of h, active on exactly as many images:
-                  those where it is largest
-    rotated       the same with directions of z itself: other axes of the same embedding
+Controls, for numbers that do not depend on n alone, each the mean of five draws:
+    shuffled          the same dimensions, with the labels in random order
+    directions of h   a random direction of h in the place of each live dimension, active on exactly
+                      as many images: those where it is largest
+    directions of z   the same with directions of z itself: other axes of the same embedding
 
-Numbers beside Cons. and adj., each a mean: of the live dimensions, or of the classes.
-    H_s           entropy of a dimension's activation over the classes, in nats ([BayesNCL])
-    F1, AP        of the class that a dimension tells best: F1 of being active, average precision
-                  by strength
-    best F1       of the best dimension for each class, chosen on one half of the images and judged
-                  on the other
-    k-probe       accuracy of a classifier that reads k dimensions a class, chosen and fitted so
-    Mono          MonoScore: how alike a dimension's images are in other features, those of --judge
-                  or h, less how alike all pairs are
+Other numbers, each a mean over the live dimensions or over the classes:
+    H_s           entropy of a dimension's strength over the classes, in nats ([BayesNCL])
+    F1, AP        how well a dimension tells its best class from the others: F1 of being active,
+                  average precision of its strength
+    best F1       F1 of the best dimension for each class, chosen on one half of the images and
+                  evaluated on the other
+    Mono          MonoScore: how similar a dimension's images are to each other in other features,
+                  those of --judge or h, minus how similar all images are
 
-Files: .npy, .npz, .pt, .safetensors, and scipy's sparse .npz. Into --out go the printed table,
-interpret.json with every number and dimensions.csv, a row for each dimension, shares from 0 to 1:
-    dimension               its number, from 0; of a dense embedding with a sign
-    n, act, mean            images that it is active on, their share, its mean strength over all
-    class, cons, entropy    the commonest class of its images, its share, H_s
-    chance, adjusted        Cons. of as many random images, and adj.
-    head, lead, better      mean Cons. of random directions on as many images; adj. less theirs; the
-                            share of them that are less consistent
-    best, f1, ap            the class that it tells best, and how well; with --classes its name
-    phi, mono               the largest correlation of being active with a class; MonoScore
-Columns of a second label begin with its name, as background_cons does.
+Files may be .npy, .npz, .pt, .safetensors, or scipy's sparse .npz. --out receives the printed
+table, interpret.json with all numbers, and dimensions.csv with a row for each dimension, in which
+shares are from 0 to 1:
+    dimension                 its number, from 0, with a sign if there are +k and -k
+    n, act, mean              images that it is active on, their share, mean strength over all
+    class, cons, entropy      the commonest class of its images, its share, H_s
+    chance, adjusted          Cons. of as many random images, and adj.
+    directions, lead, better  mean Cons. of random directions on as many images; adj. minus theirs;
+                              the share of them that are less consistent
+    best, f1, ap              its best class, and how well it tells it; with --classes its name
+    mono                      MonoScore
+Columns of a second label begin with its name, as in background_cons.
 
 [NCL] arXiv 2403.12459. [BayesNCL] arXiv 2605.28441. MonoScore: arXiv 2504.02821.
 """
@@ -81,10 +83,9 @@ ACTIVE = 1e-5  # of a row of norm 1: what is larger counts as active ([NCL])
 DENSE = 0.5  # an array with a larger share of active entries is dense
 TOP = 0.01  # of the images: where each half of a dense embedding's dimension is active
 RARE = 0.001  # of the images: a dimension active on fewer is rare
-PROBES = 1, 2, 4, 8  # dimensions that a sparse probe reads for each class
 EXACT = 100  # images: chance of so many and fewer is exact
 ORDERS = 2000  # random orders, whose mean is chance of more images; fewer where N > 50,000
-DIRECTIONS = 1000  # random directions that make a random head's curves; fewer where N > 10,000
+DIRECTIONS = 1000  # random directions whose Cons. is compared; fewer where N > 10,000
 USUAL = 0.95  # a dimension stands out that is more consistent than this share of them
 DRAWS = 5  # of each control
 LARGE = 2048  # of more live dimensions a sample is controlled, once
@@ -154,7 +155,6 @@ class Activations:
 
     def __post_init__(self):
         self.K = len(self.start) - 1
-        self.shape = self.N, self.K
         self.n = np.diff(self.start)  # (K,), the number of images of each dimension
         self.dims = np.repeat(np.arange(self.K), self.n)  # (nnz,), the dimension of each entry
         self.strengths = np.abs(self.values)  # (nnz,)
@@ -167,7 +167,7 @@ class Activations:
     def only(self, dims: np.ndarray | slice):
         """These dimensions alone, in this order (their names are not kept)."""
         n = self.n[dims]
-        start = starts(n)
+        start = offsets_of(n)
         entries = np.arange(start[-1]) + np.repeat(self.start[dims] - start[:-1], n)
         return Activations(self.images[entries], self.values[entries], start, self.N)
 
@@ -179,12 +179,12 @@ class Activations:
         return f"+{k}" if k < whole else f"-{k - whole}"
 
 
-def starts(n: np.ndarray) -> np.ndarray:
+def offsets_of(n: np.ndarray) -> np.ndarray:
     """Where lists of n (K,) entries in a row begin, and where the last one ends: (K + 1,)."""
     return np.concatenate([[0], np.cumsum(n)])
 
 
-def lists(entries: Entries, halves=False) -> Activations:
+def sort_by_dimension(entries: Entries, halves=False) -> Activations:
     """Sort entries by dimension, and within a dimension the strongest first."""
     values = entries.values.astype(np.float32)
     # One number to sort by: the dimension in its upper half, and in its lower half the bits of the
@@ -192,7 +192,7 @@ def lists(entries: Entries, halves=False) -> Activations:
     bits = torch.from_numpy(np.abs(values)).view(torch.int32)
     order = ((torch.from_numpy(entries.dims) << 32) - bits).argsort(stable=True).numpy()
     n = np.bincount(entries.dims, minlength=entries.K)
-    return Activations(entries.images[order], values[order], starts(n), entries.N, halves)
+    return Activations(entries.images[order], values[order], offsets_of(n), entries.N, halves)
 
 
 # ------------------------------------------------------------------------- what counts as active
@@ -270,7 +270,7 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
     is smallest. An image does not count where the dimension has its least value (of a sparse z: 0).
     """
     if rule == "nonzero":
-        return lists(u if isinstance(u, Entries) else active_entries(u))
+        return sort_by_dimension(u if isinstance(u, Entries) else active_entries(u))
     N, K = u.shape
     most = count_of(share_of(rule), N)
     halves = bool((ranges(u)[0] < -ACTIVE).any())
@@ -278,11 +278,11 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
     order = np.random.default_rng(0).permutation(N)
     if isinstance(u, Entries):
         place = np.argsort(order)[u.images]
-        u = u.take(np.argsort(place, kind="stable"))  # lists() keeps this among equals
+        u = u.take(np.argsort(place, kind="stable"))  # sort_by_dimension() keeps this among equals
         dims = u.dims + K * (u.values < 0)
-        a = lists(Entries(u.images, dims, np.abs(u.values), N, 2 * K if halves else K))
+        a = sort_by_dimension(Entries(u.images, dims, np.abs(u.values), N, 2 * K if halves else K))
         kept = a.ranks < most
-        start = starts(a.n.clip(max=most))
+        start = offsets_of(a.n.clip(max=most))
         return Activations(a.images[kept], a.values[kept], start, N, halves)
     shuffled = torch.from_numpy(u[order])
     images = []
@@ -300,7 +300,7 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
             images.append(order[places[kept].numpy()])
             values.append(strengths[kept].numpy())
             n.append(kept.sum(1).numpy())
-    start = starts(np.concatenate(n))
+    start = offsets_of(np.concatenate(n))
     return Activations(np.concatenate(images), np.concatenate(values), start, N, halves)
 
 
@@ -308,20 +308,20 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
 def running_consistency(y: np.ndarray, order: np.ndarray) -> np.ndarray:
     """Of the first 1, 2, ..., N images of an order the share of their commonest class, (N,).
 
-    y: (N,), 0, 1, ... (`small`); order: (N,), a permutation of the images
+    y: (N,), 0, 1, ... (`as_small_integers`); order: (N,), a permutation of the images
     """
     labels = y[order]
     numbers = np.arange(1, len(y) + 1)
     by_class = np.argsort(labels, kind="stable")  # the places of class 0, then of class 1, ...
     sizes = np.bincount(labels)
-    first = np.repeat(starts(sizes)[:-1], sizes)  # where the class begins in by_class
+    first = np.repeat(offsets_of(sizes)[:-1], sizes)  # where the class begins in by_class
     so_far = np.empty_like(numbers)  # how many images up to here have this one's class
     so_far[by_class] = numbers - first
     # The commonest class of the first n has as many as the largest so_far up to n.
     return np.maximum.accumulate(so_far, out=so_far) / numbers
 
 
-def small(y: np.ndarray) -> np.ndarray:
+def as_small_integers(y: np.ndarray) -> np.ndarray:
     """Labels in the smallest kind of integer, which numpy sorts ten times as fast."""
     return y.astype(np.min_scalar_type(y.max()))
 
@@ -357,7 +357,7 @@ def chance_curve(sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
     sizes: how many images each class has, sorted, which is all that chance hangs on
     """
-    y = small(np.repeat(np.arange(len(sizes)), sizes))
+    y = as_small_integers(np.repeat(np.arange(len(sizes)), sizes))
     random = np.random.default_rng(0)
     total = np.zeros(len(y))
     first_curves = []
@@ -388,7 +388,7 @@ class Vectors:
         by_image = vectors.take(np.argsort(vectors.images, kind="stable"))
         self.dims = torch.from_numpy(by_image.dims)
         self.values = torch.from_numpy(by_image.values.astype(np.float32))
-        self.start = torch.from_numpy(starts(np.bincount(by_image.images, minlength=self.N)))
+        self.start = torch.from_numpy(offsets_of(np.bincount(by_image.images, minlength=self.N)))
         centre = np.bincount(vectors.dims, vectors.values, self.d) / self.N
         self.centre = torch.from_numpy(centre.astype(np.float32))
         squares = np.bincount(vectors.images, np.square(vectors.values, dtype=np.float64), self.N)
@@ -420,12 +420,12 @@ class Vectors:
         return basis.div_(basis.norm(dim=0))
 
 
-def head_curves(vectors: Vectors, y: np.ndarray) -> np.ndarray:
+def direction_curves(vectors: Vectors, y: np.ndarray) -> np.ndarray:
     """Cons. of the 1, 2, ..., N images where each random direction is largest: (directions, N)."""
     directions = max(200, min(DIRECTIONS, 10_000_000 // vectors.N))
     basis = vectors.random_basis(directions, seed=0)
     curves = np.empty((directions, vectors.N), np.float32)
-    y = small(y)
+    y = as_small_integers(y)
     for part in progress(pieces(directions, vectors.N), "random directions"):
         along = vectors.along(basis[:, part]).T.contiguous()  # (width, N)
         orders = along.argsort(descending=True).numpy()
@@ -442,28 +442,27 @@ class Label:
     y: np.ndarray  # (N,), numbered 0, 1, ..., C - 1
     chance: np.ndarray  # (N,), the mean Cons. of 1, 2, ..., N random images
     high: np.ndarray  # (N,), what 5 % of random images exceed
-    # (directions, N): Cons. of the 1, 2, ..., N images where each random direction is largest
-    heads: np.ndarray | None
+    direction_curves: np.ndarray | None  # (directions, N), of the function of this name
 
     def __post_init__(self):
         self.sizes = np.bincount(self.y)  # (C,), the images of each class
 
 
-def prepared(labels: dict[str, np.ndarray], vectors: Vectors | None = None) -> dict[str, Label]:
-    """Labels (N,) by their prefix, with their curves; without vectors there are no heads."""
+def prepare_labels(labels: dict[str, np.ndarray], vectors: Vectors | None) -> dict[str, Label]:
+    """Labels (N,) by their prefix, with their curves; those of directions need vectors."""
     result = {}
     for prefix, own in labels.items():
         classes, y = np.unique(own, return_inverse=True)
         sizes = tuple(sorted(np.bincount(y).tolist()))
-        heads = None if vectors is None else head_curves(vectors, y)
-        result[prefix] = Label(classes, y, *chance_curve(sizes), heads)
+        curves = None if vectors is None else direction_curves(vectors, y)
+        result[prefix] = Label(classes, y, *chance_curve(sizes), curves)
     return result
 
 
 # --------------------------------------------------- what a dimension says about labels: counts
 # counts (C, K): of the images that a dimension is active on, how many have each class
 # sizes (C,): how many images have each class
-# Of a dead dimension Cons., H_s and phi are nan, F1 is 0.
+# Of a dead dimension Cons. and H_s are nan, F1 is 0.
 def class_counts(a: Activations, y: np.ndarray, C: int, weights=None) -> np.ndarray:
     """Counts (C, K) of classes y (N,), or sums of weights (nnz,), one for each entry."""
     cells = y[a.images] * a.K + a.dims
@@ -488,19 +487,6 @@ def surprise(p: np.ndarray) -> np.ndarray:
 def f1_scores(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
     """F1 of "active" as a test for each class, (C, K): 2 hits / (active + class's images)."""
     return 2 * counts / (counts.sum(0) + sizes[:, None])
-
-
-def matthews(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """phi of "active" and each class, (C, K): the correlation of two yes-or-no variables.
-
-    0 of a dimension that is active on all images, as in scikit-learn; nan of a dead one.
-    """
-    N = sizes.sum()
-    n = counts.sum(0).astype(np.float64)  # products of four are too large for int64
-    size = sizes[:, None]
-    covariance = N * counts - n * size
-    variances = n * (N - n) * size * (N - size)
-    return np.where(n == N, 0, covariance / np.sqrt(variances))
 
 
 def average_precision(a: Activations, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -532,32 +518,31 @@ def average_precision(a: Activations, y: np.ndarray, wanted: np.ndarray) -> np.n
         return (found + missed * at_the_end) / sizes
 
 
-def of_label(a: Activations, label: Label) -> dict[str, np.ndarray]:
+def label_columns(a: Activations, label: Label) -> dict[str, np.ndarray]:
     """What each dimension says about a label: columns (K,), nan of a dead dimension.
 
     class      the most frequent class of its images, its place in label.classes; -1: none
     cons       its share of them
     chance     the same of as many random images
     adjusted   (cons - chance) / (1 - chance)
-    head       Cons. of as many images where a random direction is largest, the mean of directions
+    directions Cons. of as many images where a random direction is largest, the mean of directions
     better     the share of directions that are less consistent on as many images
-    lead       (cons - head) / (1 - chance): adjusted, less that of the mean direction
+    lead       (cons - directions) / (1 - chance): adjusted, less that of the mean direction
     entropy    of its strengths summed over each class, in nats
     best       the class that it tells best, by F1, as in `class`
     f1, ap     how well it tells this class: F1, average precision
-    phi        the largest correlation of being active with a class
 
-    head, better and lead only where the label has `heads`.
+    directions, better and lead only where the label has direction_curves.
     """
     cost = len(label.classes)
-    if label.heads is not None:
-        cost = max(cost, len(label.heads))
-    found = [of_few(a.only(part), label) for part in pieces(a.K, cost)]
+    if label.direction_curves is not None:
+        cost = max(cost, len(label.direction_curves))
+    found = [columns_of_few(a.only(part), label) for part in pieces(a.K, cost)]
     return {name: np.concatenate([of_part[name] for of_part in found]) for name in found[0]}
 
 
-def of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
-    """`of_label` of few dimensions, whose tables fit."""
+def columns_of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
+    """`label_columns` of few dimensions, whose tables fit."""
     C = len(label.classes)
     counts = class_counts(a, label.y, C)
     mass = class_counts(a, label.y, C, a.strengths)
@@ -568,17 +553,16 @@ def of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
         cons = consistency(counts)
         entropy = semantic_entropy(mass)
         f1 = f1_scores(counts, label.sizes)
-        phi = matthews(counts, label.sizes).max(0)
     best = f1.argmax(0)
     columns = {"class": counts.argmax(0), "cons": cons, "chance": chance}
     columns["adjusted"] = (cons - chance) / room
-    if label.heads is not None:
-        heads = label.heads[:, place]  # (directions, K)
-        columns["head"] = heads.mean(0, dtype=np.float64)
+    if label.direction_curves is not None:
+        curves = label.direction_curves[:, place]  # (directions, K)
+        columns["directions"] = curves.mean(0, dtype=np.float64)
         # The curves are float32; without rounding, equal shares would differ.
-        columns["better"] = (heads < cons.astype(np.float32)).mean(0)
-        columns["lead"] = (cons - columns["head"]) / room
-    columns |= {"entropy": entropy, "best": best, "f1": f1.max(0), "phi": phi}
+        columns["better"] = (curves < cons.astype(np.float32)).mean(0)
+        columns["lead"] = (cons - columns["directions"]) / room
+    columns |= {"entropy": entropy, "best": best, "f1": f1.max(0)}
     columns["ap"] = average_precision(a, label.y, best)
     for name, column in columns.items():
         undefined = -1 if name in ("class", "best") else np.nan
@@ -587,11 +571,6 @@ def of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
 
 
 # ----------------------------------------------------------- what all dimensions say of a class
-def random_half(N: int) -> np.ndarray:
-    """Which half of the images each belongs to, (N,), True or False, at random."""
-    return np.random.default_rng(0).permutation(N) % 2 == 1
-
-
 def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     """How well a single dimension tells each class: F1, (C,).
 
@@ -600,7 +579,8 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     ten images a class is judged by few; nan where a half has none of it.
     """
     C = y.max() + 1
-    halves = random_half(a.N), ~random_half(a.N)
+    half = np.random.default_rng(0).permutation(a.N) % 2 == 1
+    halves = half, ~half
     sizes = [np.bincount(y[half], minlength=C) for half in halves]
     # Of each part of the dimensions the best one on either half; then the best of the parts.
     highest = []  # (2, C, 1): the largest F1 on either half
@@ -618,105 +598,6 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     f1 = np.take_along_axis(np.concatenate(judged, 2), best_part, 2)
     in_both = np.min(sizes, axis=0) > 0
     return np.where(in_both, f1.mean(0)[:, 0], np.nan)
-
-
-def sparse_probes(z: np.ndarray | Activations, y: np.ndarray) -> dict[int, float | None]:
-    """Accuracy in % of logistic regression that reads k dimensions for each class, by k of PROBES.
-
-    One yes-or-no regression for each class, on the k dimensions whose means differ most between the
-    class and the rest; the surest of their answers counts. Chosen and fitted on one half of the
-    images, judged on the other; with very many images and classes, on a random part of both, and
-    None where that would be less than an image for each class, or z has fewer than k dimensions.
-    """
-    N = len(y)
-    C = y.max() + 1
-    accuracy = dict.fromkeys(PROBES)
-    enough = min(N // 2, 10_000, 8 * CELLS // (C * max(PROBES)))
-    if enough < C:
-        return accuracy
-    shuffled = np.random.default_rng(1).permutation(N)
-    in_train = random_half(N)[shuffled]
-    train = shuffled[in_train][:enough]
-    test = shuffled[~in_train][:enough]
-    y_train = torch.from_numpy(y[train])
-    y_test = torch.from_numpy(y[test])
-
-    chosen = telling_dimensions(z, y, train, max(PROBES))  # (C, most)
-    dims, places = np.unique(chosen, return_inverse=True)  # chosen is dims[places]
-    values = entries_of(z, np.concatenate([train, test]), dims)
-    fitted = values[: len(train)]
-    values = (values - fitted.mean(0)) / fitted.std(0).clamp(min=1e-6)
-    for k in progress(PROBES, "probes"):
-        if k > z.shape[1]:
-            break
-        x = values[:, places[:, :k]].transpose(0, 1)  # (C, train + test, k)
-        weights = fit_each_class(x[:, : len(train)], y_train)
-        answers = x[:, len(train) :] @ weights[:, :-1] + weights[:, -1:]  # (C, test, 1)
-        right = answers[..., 0].argmax(0) == y_test
-        accuracy[k] = 100 * right.float().mean().item()
-    return accuracy
-
-
-def telling_dimensions(z, y: np.ndarray, among: np.ndarray, most: int) -> np.ndarray:
-    """The dimensions whose means differ most between a class and the rest, best first: (C, most).
-
-    z: (N, K) or Activations; y: (N,); the means are of the images `among` these.
-    """
-    K = z.shape[1]
-    sizes = np.bincount(y[among])
-    if isinstance(z, Activations):
-        own = np.full(z.N, -1)
-        own[among] = y[among]
-        here = own[z.images] >= 0
-        cells = own[z.images[here]] * K + z.dims[here]
-        sums = np.bincount(cells, z.values[here], len(sizes) * K).reshape(-1, K)  # (C, K)
-    else:
-        one_hot = F.one_hot(torch.from_numpy(y[among])).double()  # (n, C)
-        sums = (one_hot.T @ torch.from_numpy(z[among]).double()).numpy()
-    everything = sums.sum(0)
-    chosen = []
-    for part in pieces(len(sizes), K):
-        size = sizes[part, None]
-        of_class = sums[part] / size.clip(1)
-        of_rest = (everything - sums[part]) / (len(among) - size).clip(1)
-        difference = torch.from_numpy(np.abs(of_class - of_rest))
-        chosen.append(difference.topk(min(most, K)).indices.numpy())
-    return np.concatenate(chosen)
-
-
-def entries_of(z: np.ndarray | Activations, images: np.ndarray, dims: np.ndarray) -> Tensor:
-    """Some rows and columns of z, (n, D)."""
-    if not isinstance(z, Activations):
-        return torch.from_numpy(z[np.ix_(images, dims)])
-    row = np.full(z.N, -1)
-    row[images] = np.arange(len(images))
-    column = np.full(z.K, -1)
-    column[dims] = np.arange(len(dims))
-    here = (row[z.images] >= 0) & (column[z.dims] >= 0)
-    entries = torch.zeros(len(images), len(dims), dtype=torch.float32)
-    entries[row[z.images[here]], column[z.dims[here]]] = torch.from_numpy(z.values[here])
-    return entries
-
-
-def fit_each_class(x: Tensor, y: Tensor, l2=1e-3, steps=10) -> Tensor:
-    """Logistic regressions "of class c or not" on features x (C, n, k): weights (C, k + 1, 1).
-
-    Each is the least mean cross-entropy + l2/2 * |weights|^2, by Newton's method, which needs six
-    to ten steps on features of variance 1. The last weight is the bias. y: (n,).
-    """
-    C, n, k = x.shape
-    x = F.pad(x, (0, 1), value=1.0)  # (C, n, k + 1)
-    wanted = F.one_hot(y, C).T.to(x.dtype)[..., None]  # (C, n, 1)
-    penalty = torch.full((k + 1, 1), l2, dtype=x.dtype)
-    penalty[-1] = 1e-6  # next to none for the bias
-    weights = torch.zeros(C, k + 1, 1, dtype=x.dtype)
-    for _ in range(steps):
-        p = torch.sigmoid(x @ weights)  # (C, n, 1)
-        gradient = x.mT @ (p - wanted) / n + penalty * weights
-        curved = x * p * (1 - p)
-        hessian = x.mT @ curved / n + penalty[:, 0].diag()
-        weights = weights - torch.linalg.solve(hessian, gradient)
-    return weights
 
 
 # -------------------------------------------------------------------------- what needs no label
@@ -805,13 +686,13 @@ class Embedding:
         for name in "z", "judge", "features":
             value = getattr(self, name)
             if isinstance(value, Tensor):
-                (value,) = of_tensors({name: value}).values()
+                (value,) = arrays_of_tensors({name: value}).values()
             if not isinstance(value, Entries | None):
                 value = np.asarray(value)
             setattr(self, name, value)
         if not isinstance(self.labels, dict):
             self.labels = {"": self.labels}
-        self.labels = check(self)
+        self.labels = check_embedding(self)
 
     @property
     def N(self):
@@ -831,7 +712,7 @@ class Findings:
     labels: dict[str, Label]
     columns: dict[str, np.ndarray]  # of each dimension, (K,), or (2K,) of half-dimensions
     numbers: dict[str, float | None]  # None: undefined
-    controls: dict[str, dict[str, float | None]]  # "shuffled", "head", "rotated": the same numbers
+    controls: dict[str, dict[str, float | None]]  # the same numbers of each of CONTROLS
 
 
 def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findings:
@@ -839,61 +720,52 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
 
     rule: what counts as active, auto, nonzero or top:<share>
 
-    columns, beside of_label's: n, images it is active on; act, their share of all; mean, the sum of
-    strengths on them, divided by the number of all; mono, mono_score.
+    columns, beside those of label_columns: n, images it is active on; act, their share of all;
+    mean, the sum of strengths on them, divided by the number of all; mono, mono_score.
     """
     u = unit(e.z)
     if rule == "auto":
         rule = "nonzero" if isinstance(u, Entries) else f"top:{TOP}"
     a = activate(u, rule)
-    read = a  # what the probes read: all of z
-    if rule != "nonzero":
-        read = lists(u) if isinstance(u, Entries) else u
     del u  # may be as large as z
     vectors = None
     if controls:
         vectors = Vectors(e.z if e.features is None else e.features)
     judge = None if e.judge is None else unit_judge(e.judge)
-    labels = prepared(e.labels, vectors)
-    columns, numbers = measure(a, read, labels, judge)
+    labels = prepare_labels(e.labels, vectors)
+    columns, numbers = measure(a, labels, judge)
     numbers["corr"] = correlation(a)
     least, largest = ranges(e.z)
     numbers["constant_dims"] = int((is_constant(e.z) & ((least != 0) | (largest != 0))).sum())
     findings = Findings(a, rule, labels, columns, numbers, {})
     if controls:
-        add_controls(findings, e, vectors, read, judge)
+        add_controls(findings, e, vectors, judge)
     return findings
 
 
-def measure(a: Activations, read, labels: dict[str, Label], judge: Tensor | None):
-    """Columns (K,) and numbers of the dimensions of an embedding, or of a control.
-
-    read: what the probes read, (N, K) or Activations; None: there are no probes
-    """
+def measure(a: Activations, labels: dict[str, Label], judge: Tensor | None):
+    """Columns (K,) and numbers of the dimensions of an embedding, or of a control."""
     columns = {"n": a.n, "act": a.n / a.N, "mean": np.bincount(a.dims, a.strengths, a.K) / a.N}
-    numbers = activity(a)
+    numbers = activity_numbers(a)
     if judge is not None:
         columns["mono"] = mono_score(a, judge)
-        numbers["mono"] = mean(columns["mono"])
+        numbers["mono"] = mean_of_defined(columns["mono"])
     for prefix, label in labels.items():
-        found = of_label(a, label)
-        of_this = label_numbers(a, label, found)
-        if read is not None:
-            for k, accuracy in sparse_probes(read, label.y).items():
-                of_this[f"probe_{k}"] = accuracy
+        found = label_columns(a, label)
+        means = label_numbers(a, label, found)
         columns |= {prefix + name: column for name, column in found.items()}
-        numbers |= {prefix + name: value for name, value in of_this.items()}
+        numbers |= {prefix + name: value for name, value in means.items()}
     return columns, numbers
 
 
-def mean(values) -> float | None:
+def mean_of_defined(values) -> float | None:
     """The mean of the values that are defined, neither None nor nan; None where none is."""
     values = np.asarray(values, np.float64)  # None becomes nan
     values = values[np.isfinite(values)]
     return values.mean().item() if len(values) else None
 
 
-def activity(a: Activations) -> dict[str, float | None]:
+def activity_numbers(a: Activations) -> dict[str, float | None]:
     """How much is active.
 
     act: share of the entries; entries: of an image; live_dims, rare_dims: dimensions active on any
@@ -901,7 +773,7 @@ def activity(a: Activations) -> dict[str, float | None]:
     """
     live = a.n > 0
     return {
-        "act": mean(a.n / a.N),
+        "act": mean_of_defined(a.n / a.N),
         "entries": len(a.images) / a.N,
         "live_dims": int(live.sum()),
         "rare_dims": int((live & (a.n < count_of(RARE, a.N))).sum()),
@@ -909,27 +781,27 @@ def activity(a: Activations) -> dict[str, float | None]:
 
 
 def label_numbers(a: Activations, label: Label, columns: dict) -> dict[str, float | None]:
-    """Means of of_label's columns over live dimensions; those in % times 100.
+    """Means of label_columns over live dimensions; those in % times 100.
 
     adjusted, lead: of dimensions that are not rare. above: how many live dimensions are more
     consistent than 95 % of random directions. best_f1: mean of best_dimensions over classes.
     """
-    numbers = {name: mean(100 * columns[name]) for name in ("cons", "f1", "ap")}
+    numbers = {name: mean_of_defined(100 * columns[name]) for name in ("cons", "f1", "ap")}
     often = a.n >= count_of(RARE, a.N)
-    numbers["adjusted"] = mean(100 * columns["adjusted"][often])
+    numbers["adjusted"] = mean_of_defined(100 * columns["adjusted"][often])
     if "lead" in columns:
-        numbers["lead"] = mean(100 * columns["lead"][often])
+        numbers["lead"] = mean_of_defined(100 * columns["lead"][often])
         numbers["above"] = int((columns["better"] >= USUAL).sum())
-    numbers["entropy"] = mean(columns["entropy"])
-    numbers["best_f1"] = mean(100 * best_dimensions(a, label.y))
+    numbers["entropy"] = mean_of_defined(columns["entropy"])
+    numbers["best_f1"] = mean_of_defined(100 * best_dimensions(a, label.y))
     return numbers
 
 
-def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge) -> None:
-    """Measure the three controls, the mean of DRAWS of each. vectors: of the features, or of z.
+def add_controls(findings: Findings, e: Embedding, vectors: Vectors, judge) -> None:
+    """Measure the controls, each the mean of DRAWS. vectors: of the features, without them of z.
 
-    Of more than LARGE live dimensions a sample is controlled, in one draw; what hangs on the number
-    of candidates (best F1, probes) is then not compared.
+    Of more than LARGE live dimensions a sample is controlled, in one draw. Its best F1 is then not
+    compared, because it depends on how many dimensions there are to choose from.
     """
     a = findings.activations
     draws = DRAWS
@@ -939,12 +811,13 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
         draws = 1
         live = np.sort(np.random.default_rng(0).choice(live, SAMPLE, replace=False))
         a = a.only(live)
-        read = None
-    # Without heads: a control is not compared with itself.
-    labels = {prefix: replace(label, heads=None) for prefix, label in findings.labels.items()}
-    sources = {"rotated": vectors}
+    # A control is not compared with directions itself.
+    labels = {}
+    for prefix, label in findings.labels.items():
+        labels[prefix] = replace(label, direction_curves=None)
+    families = {"directions_of_z": vectors}
     if e.features is not None:
-        sources = {"head": vectors, "rotated": Vectors(e.z)}
+        families = {"directions_of_h": vectors, "directions_of_z": Vectors(e.z)}
 
     drawn = []
     for seed in progress(range(1, draws + 1), "controls, draws"):
@@ -953,42 +826,27 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, read, judge
             # Seed 0 would shuffle along the halves of best_dimensions.
             order = np.random.default_rng(seed).permutation(a.N)
             mixed = {key: replace(label, y=label.y[order]) for key, label in labels.items()}
-            found["shuffled"] = measure(a, None, mixed, None)[1]
-        for name, source in sources.items():
-            control, control_read = matched(source, a, findings.rule, read, seed)
-            found[name] = measure(control, control_read, labels, judge)[1]
+            found["shuffled"] = measure(a, mixed, None)[1]
+        for name, family in families.items():
+            control = matched_directions(family, a.n, seed, findings.rule == "nonzero")
+            found[name] = measure(control, labels, judge)[1]
         drawn.append(found)
     for name, numbers in drawn[0].items():
         average = {}
         for key in numbers:
             several = [found[name][key] for found in drawn]
             not_compared = is_sample and key.endswith("best_f1")
-            average[key] = None if not_compared else mean(several)
+            average[key] = None if not_compared else mean_of_defined(several)
         findings.controls[name] = average
 
 
-def matched(vectors: Vectors, a: Activations, rule: str, read, seed: int):
-    """A random direction for each dimension of a, active on as many images; what probes read.
+def matched_directions(vectors: Vectors, n: np.ndarray, seed: int, from_smallest) -> Activations:
+    """K random directions; direction k is active on the n[k] images where it is largest, n (K,).
 
-    Strengths are the projections; of a sparse z counted from the smallest on the list, as a ReLU
-    would. The probes read the directions just as they read z: as sparse as it is, or dense.
+    Strengths are the projections, or, from_smallest, what they exceed the smallest on the list by:
+    as a ReLU would give a sparse embedding.
     """
-    K = a.K if read is None else max(a.K, read.shape[1])
-    basis = vectors.random_basis(K, seed)
-    control = along_directions(vectors, basis, a.n, rule == "nonzero")
-    control.halves = a.halves
-    control_read = None
-    if read is a:
-        control_read = control
-    elif isinstance(read, Activations):
-        control_read = along_directions(vectors, basis, read.n, True)
-    elif read is not None:
-        control_read = vectors.along(basis[:, : read.shape[1]]).numpy()
-    return control, control_read
-
-
-def along_directions(vectors: Vectors, basis: Tensor, n: np.ndarray, from_smallest) -> Activations:
-    """Direction j of the basis, active on the n[j] images where it is largest."""
+    basis = vectors.random_basis(len(n), seed)  # (d, K)
     images = []
     values = []
     for part in progress(pieces(len(n), vectors.N), "directions"):
@@ -999,7 +857,7 @@ def along_directions(vectors: Vectors, basis: Tensor, n: np.ndarray, from_smalle
                 strengths = strengths - strengths[-1]
             images.append(places.numpy())
             values.append(strengths.numpy())
-    return Activations(np.concatenate(images), np.concatenate(values), starts(n), vectors.N)
+    return Activations(np.concatenate(images), np.concatenate(values), offsets_of(n), vectors.N)
 
 
 # ------------------------------------------------------------------------------------- printing
@@ -1010,24 +868,23 @@ COLUMNS = {  # heading of the table: key in Findings.numbers, digits behind the 
     "adj.": ("adjusted", 1),
     "AP": ("ap", 1),
     "best F1": ("best_f1", 1),
-    "8-probe": ("probe_8", 1),
     "Mono": ("mono", 3),
 }
 OF_THE_WHOLE = "entries", "live_dims", "mono"  # the others are of a label
-CONTROLS = {"shuffled": "shuffled", "head": "random head", "rotated": "rotated"}
+CONTROLS = "shuffled", "directions_of_h", "directions_of_z"
 LABELS = {"": "class", "background_": "background"}
 LEGEND = """\
-active: dimensions of an image; live: dimensions active on any. Cons.: of a dimension's images, the
-share of their commonest class, %; adj.: above as many random images, of dimensions active on 0.1 %
-of the images or more. AP: how well a dimension's strength finds its best class, %. All three are
-means over live dimensions. best F1: of the best dimension for a class, judged on other images, mean
-over classes. 8-probe: accuracy, %, with 8 dimensions for each class. Mono: how alike a dimension's
-images are. shuffled: labels in random order; random head: as many random directions of the features
-h, active on as many images; rotated: of z. (interpret.json and dimensions.csv hold more.)"""
+active: dimensions active on an image; live: dimensions active on any image. Cons.: the share of the
+commonest class among a dimension's images, %; adj.: how far Cons. is above as many random images,
+of dimensions active on 0.1 % of the images or more. AP: how well a dimension's strength finds its
+best class, %. All three are means over live dimensions. best F1: of the best dimension for a class,
+judged on other images, mean over classes. Mono: how alike a dimension's images are. shuffled:
+labels in random order; directions of h: as many random directions of the features h, active on as
+many images; directions of z: the same of z. (interpret.json and dimensions.csv hold more.)"""
 
 
 def markdown(rows: list[list[str]]) -> str:
-    """An aligned Markdown table; the first row is its head."""
+    """An aligned Markdown table; the first row is its heading."""
     widths = [max(len(text) for text in column) for column in zip(*rows)]
     rule = ["-" * width for width in widths]
     lines = []
@@ -1047,14 +904,14 @@ def format_number(value: float | int | None, digits: int) -> str:
     return f"{value:.{digits}f}"
 
 
-def table(numbers: dict, controls: dict[str, dict]) -> str:
+def format_table(numbers: dict, controls: dict[str, dict]) -> str:
     """The numbers of an embedding for each of its labels, the controls under them."""
     columns = COLUMNS
     labels = {prefix: name for prefix, name in LABELS.items() if prefix + "cons" in numbers}
     if not labels:
-        columns = {head: COLUMNS[head] for head in COLUMNS if COLUMNS[head][0] in OF_THE_WHOLE}
+        columns = {name: column for name, column in COLUMNS.items() if column[0] in OF_THE_WHOLE}
         labels = {"": "no labels"}
-    beside = {title: controls[name] for name, title in CONTROLS.items() if name in controls}
+    beside = {name.replace("_", " "): controls[name] for name in CONTROLS if name in controls}
     rows = [["dimensions", *columns]]
     for prefix, label in labels.items():
         for title, found in {label: numbers, **beside}.items():
@@ -1067,7 +924,7 @@ def table(numbers: dict, controls: dict[str, dict]) -> str:
     return markdown(rows)
 
 
-def beside_directions(numbers: dict, source="h") -> list[str]:
+def describe_lead(numbers: dict, source="h") -> list[str]:
     """How the dimensions stand beside random directions, a line for each label."""
     lines = []
     for prefix, label in LABELS.items():
@@ -1084,7 +941,7 @@ def beside_directions(numbers: dict, source="h") -> list[str]:
     return lines
 
 
-def about_activity(a: Activations, rule: str) -> str:
+def describe_activity(a: Activations, rule: str) -> str:
     """What counts as active, in half a line."""
     if rule == "nonzero":
         share = 100 * len(a.images) / (a.N * a.K)
@@ -1097,26 +954,26 @@ def about_activity(a: Activations, rule: str) -> str:
     return f"active: a {dimension} {part}{doubt if each < 10 else ''}"
 
 
-def about(e: Embedding, findings: Findings) -> str:
+def describe(e: Embedding, findings: Findings) -> str:
     """What was measured, in a few lines."""
     numbers = findings.numbers
     a = findings.activations
     live = numbers["live_dims"]
-    active = about_activity(a, findings.rule)
+    active = describe_activity(a, findings.rule)
     lines = [f"{e.title}: {e.N:,} images, {e.K:,} dimensions; {active}"]
     dead = f"{a.K - live:,} dead {'half-' if a.halves else ''}dimensions"
     if numbers["constant_dims"]:
         dead += f" ({numbers['constant_dims']:,} equal on all images)"
     lines.append(f"{dead}, {numbers['rare_dims']:,} active on less than 0.1 % of the images")
-    lines += beside_directions(numbers, "z" if e.features is None else "h")
+    lines += describe_lead(numbers, "z" if e.features is None else "h")
     if e.judge is None:
         lines.append("no MonoScore: it needs --features or --judge")
     else:
         lines.append(f"MonoScore by {e.judge_name or 'the features'}")
-    controlled = findings.controls["rotated"]["live_dims"]
+    controlled = findings.controls["directions_of_z"]["live_dims"]
     if controlled < live:
         compared = f"{controlled:,.0f} of {live:,} live dimensions"
-        lines.append(f"controls: of {compared}, one draw; best F1 and probes are not compared")
+        lines.append(f"controls: of {compared}, one draw; best F1 is not compared")
     return "\n".join(lines)
 
 
@@ -1145,7 +1002,7 @@ def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
     return "\n".join(lines)
 
 
-def cell(value: float) -> str:
+def format_cell(value: float) -> str:
     """A number in a csv file, of those that are not whole six digits; empty: undefined."""
     if isinstance(value, np.integer):
         return str(value)
@@ -1156,7 +1013,7 @@ def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = Non
     """dimensions.csv: a row for each dimension, the most active first; empty where undefined."""
     texts = {}
     for key, column in findings.columns.items():
-        texts[key] = [cell(value) for value in column]
+        texts[key] = [format_cell(value) for value in column]
     for prefix, label in findings.labels.items():
         for key in prefix + "class", prefix + "best":
             places = findings.columns[key]
@@ -1173,7 +1030,7 @@ def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = Non
 
 
 # ------------------------------------------------------------------------------------- checking
-def check(e: Embedding) -> dict[str, np.ndarray]:
+def check_embedding(e: Embedding) -> dict[str, np.ndarray]:
     """BadInput where an embedding cannot be measured; the labels (N,) by their prefix.
 
     A label that all images share is left out, and a line says so.
@@ -1242,27 +1099,27 @@ def read_embedding(
         source = path / "embeddings.npz"
         need(source.exists(), f"{path} has no embeddings.npz: no run, or one that has not finished")
     arrays = read_arrays(source)
-    z = the_array(arrays, "z", 2, source, "the embedding z")
+    z = choose_array(arrays, "z", 2, source, "the embedding z")
     own_labels = {}
     for prefix, key in ("", "y"), ("background_", "background"):
         if key in arrays:
             own_labels[prefix] = arrays[key]
     if labels:
-        own_labels[""] = the_array(read_arrays(labels), "y", 1, labels, "the labels y")
+        own_labels[""] = choose_array(read_arrays(labels), "y", 1, labels, "the labels y")
     if not own_labels:
         unread = {key: a for key, a in arrays.items() if key != "names"}
         others = [f"{key} {a.shape}" for key, a in unread.items() if len(a.shape) == 1]
         if others:
             print(f"{source} has no key y, so no labels; not read: {', '.join(others)}")
     h = arrays.get("h")
-    if h is z:  # the_array gives a lone h as z
+    if h is z:  # choose_array gives a lone h as z
         h = None
     if features:
-        h = the_array(read_arrays(features), "h", 2, features, "the features h")
+        h = choose_array(read_arrays(features), "h", 2, features, "the features h")
     of_judge = h
     judge_name = "" if h is None else "h, the embedding's own features"
     if judge:
-        of_judge = the_array(read_arrays(judge), "h", 2, judge, "the features h")
+        of_judge = choose_array(read_arrays(judge), "h", 2, judge, "the features h")
         judge_name = Path(judge).name
     try:
         e = Embedding(
@@ -1289,7 +1146,7 @@ def read_embedding(
     return e
 
 
-def the_array(arrays: dict, key: str, axes: int, path: Path, what: str):
+def choose_array(arrays: dict, key: str, axes: int, path: Path, what: str):
     """The only array, else that of this key, else the only one with so many axes. BadInput."""
     if len(arrays) == 1:
         (key,) = arrays
@@ -1305,7 +1162,7 @@ def the_array(arrays: dict, key: str, axes: int, path: Path, what: str):
     return fitting[0]
 
 
-def read_names(path: Path | None, e: Embedding) -> dict[int, str]:
+def read_class_names(path: Path | None, e: Embedding) -> dict[int, str]:
     """Class number -> name, of a file with the name of class 0, 1, ... on each line. BadInput."""
     if path is None:
         return {}
@@ -1401,7 +1258,7 @@ def read_torch(path: Path) -> dict[str, np.ndarray | Entries]:
     if path.suffix.lower() == ".safetensors":
         from safetensors.torch import load_file
 
-        return of_tensors(load_file(path))
+        return arrays_of_tensors(load_file(path))
     mapped = zipfile.is_zipfile(path)  # files of old versions cannot be
     if mapped:
         damaged = zipfile.ZipFile(path).testzip()  # torch.load would not notice
@@ -1410,10 +1267,10 @@ def read_torch(path: Path) -> dict[str, np.ndarray | Entries]:
     if isinstance(saved, Tensor):
         saved = {"": saved}
     need(isinstance(saved, dict), "it holds neither a tensor nor a dictionary of tensors")
-    return of_tensors(saved)
+    return arrays_of_tensors(saved)
 
 
-def of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
+def arrays_of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
     """Tensors as numpy arrays; bfloat16, which numpy lacks, as float32; sparse ones as Entries."""
     arrays = {}
     for key, tensor in tensors.items():
@@ -1475,13 +1332,13 @@ def check_folder(out: Path) -> None:
 def main(argv=None):
     args = parser().parse_args(argv)
     e = read_embedding(args.source, args.labels, args.features, args.judge)
-    names = read_names(args.classes, e)
+    names = read_class_names(args.classes, e)
     out = folder_for(args.source, args.out)
     check_folder(out)
     print(f"measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     findings = interpret(e, args.active)
-    words = f"{about(e, findings)}\n{tell_most(findings, names)}".rstrip()
-    text = f"{table(findings.numbers, findings.controls)}\n{LEGEND}\n\n{words}\n"
+    words = f"{describe(e, findings)}\n{tell_most(findings, names)}".rstrip()
+    text = f"{format_table(findings.numbers, findings.controls)}\n{LEGEND}\n\n{words}\n"
     record = {
         "source": str(args.source),
         "images": e.N,
@@ -1499,17 +1356,26 @@ def main(argv=None):
     print(f"wrote {out}/interpret.json, interpret.txt and dimensions.csv")
 
 
-if __name__ == "__main__":
+def launch(main, *errors) -> None:
+    """Run a program's main(): what the user can mend ends in one line and exit code 2.
+
+    errors: other exceptions that the user can mend
+    """
+    program = Path(sys.argv[0]).name
     for stream in sys.stdout, sys.stderr:  # a terminal may lack a letter, a name may be no text
         stream.reconfigure(errors="backslashreplace")
     try:
         main()
     except KeyboardInterrupt:
-        print("interpret.py: stopped before its end", file=sys.stderr)
+        print(f"{program}: stopped before its end", file=sys.stderr)
         sys.exit(130)
-    except (BadInput, OSError, MemoryError, RuntimeError) as error:
+    except (BadInput, OSError, MemoryError, RuntimeError, *errors) as error:
         # Where memory is short, numpy raises a MemoryError, torch a RuntimeError.
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
             raise
-        print(f"interpret.py: {' '.join(str(error).split())[:400]}", file=sys.stderr)
+        print(f"{program}: {' '.join(str(error).split())[:400]}", file=sys.stderr)
         sys.exit(2)
+
+
+if __name__ == "__main__":
+    launch(main)

@@ -10,8 +10,11 @@
     python tools/look.py latents.npz --labels y.npy --features h.npy --images folder/
 
 A file is what interpret.py reads: z (N, K), where you have them y, h and images. Without images the
-page has none. What counts as active, and what the numbers mean, stands in interpret.py. Of a folder
-the image files are in the order of --names, else of `names` beside z, else of their sorted paths.
+page has none. interpret.py says what counts as active and what the numbers mean. The image files of
+a folder are in the order of --names, else of `names` beside z, else of their sorted paths.
+
+To use look.py elsewhere, copy interpret.py, image_files.py and look.html with it. Runs also need
+run_folder.py, and common.py in the folder above.
 
 look.html            dimensions, images, and the words that tools/words.py found: one offline file
 dimensions.csv       interpret.py's numbers, a row for each dimension, the most active first
@@ -34,19 +37,28 @@ import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import common
-import image_files
-import interpret
-from interpret import Activations, BadInput, need
+HERE = Path(__file__).resolve().parent
+for name in "interpret.py", "image_files.py", "look.html":
+    if not (HERE / name).exists():
+        print(f"look.py: {name} is missing: copy it to {HERE}", file=sys.stderr)
+        sys.exit(2)
 
-import numpy as np
-import torch
-import torch.nn.functional as F
-import torchvision.transforms.v2.functional as TF
-from PIL import Image
-from torch import Tensor
+try:
+    import run_folder  # of runs alone. First, because its common.py sets what torch reads
+except ImportError:
+    run_folder = None
+import image_files  # noqa: E402
+import interpret  # noqa: E402
+from interpret import Activations, BadInput, need  # noqa: E402
 
-ASSETS = Path(__file__).resolve().parents[1] / "assets"
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+import torchvision.transforms.v2.functional as TF  # noqa: E402
+from PIL import Image  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+ASSETS = HERE.parent / "assets"
 # How much a page shows at most
 MOST = 2000  # dimensions, those of most interest
 PICTURED = 20_000  # images, at random
@@ -82,14 +94,13 @@ class Source:
 
 # ---------------------------------------------------------------------------------- reading a run
 def read_run(folder: Path) -> dict:
-    """config.json of a finished run of an image method.
+    """The settings of a finished run of an image method.
 
-    It also has the "lines" of metrics.jsonl, and "words" of words.json or None.
+    They have beside them "lines" of metrics.jsonl, and "words" of words.json or None.
     Raises BadInput where there is no run, or one that has not finished.
     """
-    config = read_config(folder)
-    finished = (folder / "embeddings.npz").exists()
-    need(finished, f"{folder} has no embeddings.npz: the run has not finished")
+    need(run_folder, f"{folder}: to read a run, look.py needs run_folder.py and common.py")
+    config = vars(run_folder.read_run(folder))
     try:
         config["words"] = None
         words = folder / "words.json"
@@ -104,29 +115,12 @@ def read_run(folder: Path) -> dict:
     return config
 
 
-def read_config(folder: Path) -> dict:
-    """config.json of a run of an image method; BadInput where it is none."""
-    path = folder / "config.json"
-    need(path.exists(), f"{folder} is not the folder of a run: it has no config.json")
-    try:
-        config = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{folder} is not the folder of a run ({reason})") from None
-    for key in "method", "dataset", "data_root":
-        if not isinstance(config, dict) or not isinstance(config.get(key), str):
-            reason = f"its config.json has no {key}"
-            raise BadInput(f"{folder} is not the folder of a run of an image method: {reason}")
-    return config
-
-
 def test_images(config: dict, e: interpret.Embedding, root: str) -> np.ndarray:
     """The test images (N, H, W, 3) uint8 behind a run's embedding, which has its own labels.
 
     Raises BadInput where the data set is another one by now.
     """
-    settings = dict(dataset=config["dataset"], data_root=root, limit=None, device="cpu")
-    data = common.Data(argparse.Namespace(**settings))
+    data = run_folder.data_of(argparse.Namespace(**config | {"limit": None}), root)
     same = len(data.test["x"]) == e.N
     for label, classes in data.classes.items():
         prefix = "" if label == "y" else f"{label}_"
@@ -176,7 +170,7 @@ def image_at(images: np.ndarray | list[Path], i: int) -> Image.Image:
         raise BadInput(f"{images[i]} cannot be read as an image ({reason})") from None
 
 
-def squares(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
+def read_squares(images: np.ndarray | list[Path], chosen: np.ndarray) -> Tensor:
     """The central squares of the chosen images, (n, 3, side, side) uint8.
 
     A square has at most LARGEST pixels a side; all are enlarged to the largest of them.
@@ -237,7 +231,7 @@ def file_names(given: Path | None, e: interpret.Embedding) -> list[str] | None:
             return file_names_of_set(given, e.N)
         if kind not in (".npy", ".npz"):
             return interpret.lines_of(given)
-        names = interpret.the_array(interpret.read_arrays(given), "names", 1, given, "the names")
+        names = interpret.choose_array(interpret.read_arrays(given), "names", 1, given, "the names")
     if names is None:
         return None
     need(
@@ -310,8 +304,8 @@ def only_images(a: Activations, chosen: np.ndarray) -> Activations:
     is_chosen = np.zeros(a.N, bool)
     is_chosen[chosen] = True
     kept = is_chosen[a.images]
-    n = np.bincount(a.dims[kept], minlength=a.K)
-    return Activations(a.images[kept], a.values[kept], interpret.starts(n), a.N)
+    offsets = interpret.offsets_of(np.bincount(a.dims[kept], minlength=a.K))
+    return Activations(a.images[kept], a.values[kept], offsets, a.N)
 
 
 def places_shown(n: int) -> np.ndarray:
@@ -327,7 +321,7 @@ def places_shown(n: int) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def meetings(a: Activations) -> np.ndarray:
+def count_meetings(a: Activations) -> np.ndarray:
     """How many images activate both of two dimensions, (K, K)."""
     order = np.argsort(a.images, kind="stable")
     images = a.images[order]
@@ -349,7 +343,7 @@ def partners(a: Activations) -> dict[str, np.ndarray]:
     both       (K, PARTNERS) the images of both
     """
     n = a.n.astype(float)
-    both = meetings(a)
+    both = count_meetings(a)
     either = n[:, None] + n - both
     share = both / either.clip(1)
     np.fill_diagonal(share, 0)
@@ -408,18 +402,18 @@ def arrays_of_dimensions(
 def compared_with(label: interpret.Label, n: np.ndarray) -> dict[str, np.ndarray]:
     """Cons. of n images (m,) by chance and where a random direction is largest, (m,) each.
 
-    chance, head           the means
-    high                   what 5 % of random images exceed
-    head_low, head_high    what 5 % of the directions fall below, and what 5 % exceed
+    chance, directions                 the means
+    high                               what 5 % of random images exceed
+    directions_low, directions_high    what 5 % of the directions fall below, and what 5 % exceed
     """
-    heads = label.heads[:, n - 1]
-    low, high = np.quantile(heads, [1 - interpret.USUAL, interpret.USUAL], axis=0)
+    curves = label.direction_curves[:, n - 1]
+    low, high = np.quantile(curves, [1 - interpret.USUAL, interpret.USUAL], axis=0)
     return {
         "chance": label.chance[n - 1],
         "high": label.high[n - 1],
-        "head": heads.mean(0, dtype=np.float64),
-        "head_low": low,
-        "head_high": high,
+        "directions": curves.mean(0, dtype=np.float64),
+        "directions_low": low,
+        "directions_high": high,
     }
 
 
@@ -435,7 +429,7 @@ def arrays_of_images(
     close      (P, NEAR) their cosines
     """
     turned = interpret.Entries(own.dims, own.images, own.values, own.K, own.N)
-    lists = interpret.lists(turned).only(chosen)  # of each image its dimensions
+    lists = interpret.sort_by_dimension(turned).only(chosen)  # of each image its dimensions
     top = lists.ranks < min(TOP, own.K)
     cells = lists.dims[top], lists.ranks[top]
     dims = np.full((len(chosen), min(TOP, own.K)), own.K)
@@ -452,8 +446,8 @@ def arrays_of_images(
         features = e.judge
     if features is not None:
         x = torch.from_numpy(np.array(features[chosen], np.float32))
-        directions = F.normalize(x)
-        cosines = directions @ directions.T
+        x = F.normalize(x)
+        cosines = x @ x.T
         cosines.fill_diagonal_(-2)  # an image is not its own neighbour
         cosines, near = cosines.topk(min(NEAR, len(x) - 1), 1)
         found["near"] = chosen[near.numpy()]
@@ -462,7 +456,7 @@ def arrays_of_images(
 
 
 # --------------------------------------------------------------------------------------- the page
-def binary(arrays: dict[str, np.ndarray]) -> tuple[dict[str, list], str]:
+def pack(arrays: dict[str, np.ndarray]) -> tuple[dict[str, list], str]:
     """{name: array} -> {name: [JavaScript's type, offset, length]}, and all in base64, compressed.
 
     Floats and integers of 32 bits each.
@@ -480,7 +474,7 @@ def binary(arrays: dict[str, np.ndarray]) -> tuple[dict[str, list], str]:
     return where, base64.b64encode(zlib.compress(b"".join(parts), 9)).decode()
 
 
-def sprites(images: Tensor, quality=85) -> tuple[dict[str, int], list[str]]:
+def make_sprites(images: Tensor, quality=85) -> tuple[dict[str, int], list[str]]:
     """Images (N, 3, side, side) uint8 as tiles of JPEGs in base64, and their geometry.
 
     A JPEG has less than 16 megapixels, which phones take. From one tile to the next it is a
@@ -518,7 +512,7 @@ def counts_of_curves(N: int) -> np.ndarray:
     return np.unique(np.geomspace(1, N, CURVE).round().astype(int))
 
 
-def of_source(source: Source, chosen: np.ndarray) -> tuple[dict, dict[str, np.ndarray]]:
+def facts_and_arrays(source: Source, chosen: np.ndarray) -> tuple[dict, dict[str, np.ndarray]]:
     """What the page says of a run or file: facts, and arrays by their names."""
     findings = source.findings
     kept = of_most_interest(findings)
@@ -549,11 +543,7 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
     near = "z"
     if isinstance(e.z, interpret.Entries):
         near = e.judge_name
-    control = "head"
-    directions = "the features"
-    if e.features is None:
-        control = "rotated"
-        directions = "z"
+    directions = "directions_of_z" if e.features is None else "directions_of_h"
     facts = {
         "name": e.title,
         "dataset": config.get("dataset", ""),
@@ -563,10 +553,9 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
         "top": min(TOP, len(kept)),
         "partners": min(PARTNERS, len(kept)),
         "metrics": finite(record | findings.numbers),
-        "control": finite(findings.controls[control]),
-        "control_name": interpret.CONTROLS[control],
-        "directions": directions,
-        "about": interpret.about(e, findings),
+        "control": finite(findings.controls[directions]),
+        "control_name": directions.replace("_", " "),
+        "about": interpret.describe(e, findings),
         "words": words,
         "near": near,
         "is_run": bool(config),
@@ -598,7 +587,7 @@ def class_names_of_first(sources: list[Source], prefix: str) -> dict[int, str]:
     return {}
 
 
-def page(sources: list[Source], command: str) -> str:
+def make_page(sources: list[Source], command: str) -> str:
     """look.html of runs and files of the same images, written by `command`.
 
     Its arrays, where q is a label's place among the labels and r a source's among the sources:
@@ -621,16 +610,16 @@ def page(sources: list[Source], command: str) -> str:
         names.append(class_names_on_page(label, prefix, class_names_of_first(sources, prefix)))
     facts = []
     for r, source in enumerate(sources):
-        fact, own = of_source(source, chosen)
+        fact, own = facts_and_arrays(source, chosen)
         facts.append(fact)
         for name, array in own.items():
             arrays[f"{r}{name}"] = array
 
-    where, numbers = binary(arrays)
+    where, numbers = pack(arrays)
     geometry = None
     sheets = []
     if tiles is not None:
-        geometry, sheets = sprites(tiles)
+        geometry, sheets = make_sprites(tiles)
     meta = {
         "N": first.N,
         "labels": names,
@@ -644,12 +633,12 @@ def page(sources: list[Source], command: str) -> str:
         "arrays": where,
         "command": command,
     }
-    return filled(meta, numbers, sheets)
+    return fill_template(meta, numbers, sheets)
 
 
-def filled(meta: dict, numbers: str, sheets: list[str]) -> str:
+def fill_template(meta: dict, numbers: str, sheets: list[str]) -> str:
     """tools/look.html with a page's contents in their places."""
-    text = Path(__file__).with_name("look.html").read_text(encoding="utf-8")
+    text = (HERE / "look.html").read_text(encoding="utf-8")
     script = text.split("<script>")[1].split("</script>")[0]  # the one that may run
     digest = hashlib.sha256(script.encode()).digest()
     sheets = [f'<script type="text/plain" class="sheet">{sheet}</script>' for sheet in sheets]
@@ -693,7 +682,7 @@ def source_name(path: Path) -> str:
     return path.resolve().name
 
 
-def folders(paths: list[Path], out: Path | None) -> list[Path]:
+def folders_for(paths: list[Path], out: Path | None) -> list[Path]:
     """Where to write what is made of each path. BadInput: two would go into one folder."""
     if len(paths) == 1 or out is None:
         return [interpret.folder_for(path, out) for path in paths]
@@ -705,30 +694,30 @@ def folders(paths: list[Path], out: Path | None) -> list[Path]:
 def read_file(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     """The embedding of a file, with its own images unless others are given."""
     e = interpret.read_embedding(path, args.labels, args.features, args.judge)
-    source = Source(path, folder, e, {"": interpret.read_names(args.classes, e)})
+    source = Source(path, folder, e, {"": interpret.read_class_names(args.classes, e)})
     if e.images is not None and not args.images:
-        source.tiles = squares(channels_last(e.images, path), random_images(e.N))
+        source.tiles = read_squares(channels_last(e.images, path), random_images(e.N))
     return source
 
 
 def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     """The embedding of a run, with its own images unless others are given."""
-    config = read_run(path)
     e = interpret.read_embedding(path, None, args.features, args.judge)
+    config = read_run(path)
     root = args.data_root or config["data_root"]
     source = Source(path, folder, e, {}, config)
     if not args.images:
-        source.tiles = squares(test_images(config, e, root), random_images(e.N))
+        source.tiles = read_squares(test_images(config, e, root), random_images(e.N))
     for prefix, known in class_names_of_run(config, root, args.classes).items():
         source.names[prefix] = dict(enumerate(known))
     if args.labels:
         arrays = interpret.read_arrays(args.labels)
-        e.labels[""] = interpret.the_array(arrays, "y", 1, args.labels, "the labels y")
-        e.labels = interpret.check(e)
+        e.labels[""] = interpret.choose_array(arrays, "y", 1, args.labels, "the labels y")
+        e.labels = interpret.check_embedding(e)
         config["lines"][-1].pop("lp1", None)  # the record's probe was of other labels
         source.names[""] = {}  # whose classes these are, nobody knows
     if args.classes:
-        source.names[""] = interpret.read_names(args.classes, e)
+        source.names[""] = interpret.read_class_names(args.classes, e)
     return source
 
 
@@ -753,13 +742,13 @@ def give_images(sources: list[Source], path: Path, names: Path | None) -> None:
         need(len(images) == e.N, f"{source.path}: z has {e.N} rows, {path} has {len(images)}")
         same = names or not path.is_dir() or np.array_equal(e.names, first.names)
         need(same, f"{source.path} has other 'names' of its images: give --names, or show it alone")
-    tiles = squares(images, random_images(first.N))
+    tiles = read_squares(images, random_images(first.N))
     for source in sources:
         source.tiles = tiles
 
 
-def write(source: Source, rule: str) -> None:
-    """Measure what was read, and write its table."""
+def measure(source: Source, rule: str) -> None:
+    """Measure what was read: its findings, and their table as a file."""
     e = source.embedding
     print(f"{e.title}: measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     source.findings = interpret.interpret(e, rule)
@@ -770,7 +759,7 @@ def write(source: Source, rule: str) -> None:
 
 def write_page(source: Source, shown: list[Source], command: str) -> None:
     """look.html of the sources shown, into the folder of this one."""
-    text = page(shown, command)
+    text = make_page(shown, command)
     path = source.folder / "look.html"
     path.write_text(text, encoding="utf-8")
     print(f"open {path} in a browser ({len(text) / 1e6:.1f} MB)")
@@ -786,14 +775,14 @@ def main(argv=None):
     need(args.images or not args.names, "--names names the files of --images, a folder")
 
     sources = []
-    for path, folder in zip(args.sources, folders(args.sources, args.out)):
+    for path, folder in zip(args.sources, folders_for(args.sources, args.out)):
         interpret.check_folder(folder)
-        read = read_file if path.is_file() else read_folder
-        sources.append(read(path, folder, args))
+        read_source = read_file if path.is_file() else read_folder
+        sources.append(read_source(path, folder, args))
     if args.images:
         give_images(sources, args.images, args.names)
     for source in sources:
-        write(source, args.active)
+        measure(source, args.active)
     for source in sources:
         shown = [source]
         if source is sources[0]:
@@ -802,4 +791,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    common.launch(main, BadInput)
+    interpret.launch(main, *([run_folder.BadInput] if run_folder else []))
