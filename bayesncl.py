@@ -2,14 +2,17 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
 # ///
-"""BayesNCL: NCL with a gate per dimension and image, to switch off what many images share.
+"""BayesNCL: non-negative contrastive learning (NCL) with a gate for each dimension and image.
 
-    z⁺ = σ₊(z) ≥ 0                         as in ncl.py
+    z⁺ = σ₊(z) ≥ 0                         as in ncl.py; σ₊ is rep_relu, below
     α = sigmoid(gating(sg[h]) / T)         how likely each dimension is kept, for each image
     m = 1[α > ½]                           the gate; straight-through (STE): its gradient is α's
     L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
     gating: a network beside the head;  sg: stop-gradient;  T: a temperature
     ρ: prior probability of keeping a dimension;  λ: the KL's weight
+
+A dimension that nearly all images have tells none of them apart. The paper argues that keeping it
+gains the loss less than the λ log(1/ρ) that an open gate costs, so that its gate closes.
 
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441.
 The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
@@ -125,9 +128,9 @@ def bernoulli_kl(alpha, rho):
 def rep_relu(z):
     """ReLU forward and GELU backward, so that a unit just below 0 can come back.
 
-    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. In a network
-    without BatchNorm all units of all images may end there. All logits are then equal, and the
-    loss rests at that of a guess.
+    Not from far below: GELU's slope is negative under −0.75 and nearly 0 under −4. In networks
+    without BatchNorm we saw all units end there for all images; the loss then stays that of a
+    random guess.
     """
     soft = F.gelu(z)
     return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's
@@ -190,7 +193,7 @@ def gate(logits, kind="ste", temperature=1.0, training=False):
     soft      m = α                                                 of its ablation
     none      m = 1: NCL; the KL term is still in the printed loss, but has no gradient
 
-    Without training, gumbel is ste.
+    Without training, gumbel is ste. α, which the KL takes, never has noise.
     """
     alpha = torch.sigmoid(logits / temperature)
     if kind == "none":
@@ -233,8 +236,9 @@ class BayesNCL(nn.Module):
         sg_h = h.detach() if self.args.detach else h
         logits = self.gating(sg_h).float()  # (N, K)
         m, alpha = gate(logits, self.args.gate, self.args.gate_temperature, self.training)
-        # Not normalised here, only in the loss. Every normalisation divides the gradient of an
-        # empty row by EPS; with two of them, our runs lost what they had learnt.
+        # Not normalised here, only in the loss. A row whose gates are all closed is 0, and
+        # F.normalize multiplies its gradient by 1/EPS = 100. Normalising twice would multiply it by
+        # 10,000; with that, our runs lost what they had learnt.
         return h, z * m, m, alpha
 
 

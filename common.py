@@ -8,7 +8,8 @@ Where all methods differ from their authors' code:
 1. The CIFAR stem has padding 1 (NCL: 2).
 2. Views are torchvision's operators on floats (theirs: PIL's on bytes, with a box blur; NCL on
    ImageNet-100: DALI's).
-3. ImageNet is turned as EXIF says, shrunk to 256 pixels and cut square: no crop sees the margins.
+3. ImageNet's images are stored as squares of 256 pixels, cut from their centres: no crop sees the
+   margins. They are turned as their EXIF data say.
 4. Inputs are (x − 0.5) / 0.25 for every data set.
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
 6. The network is trained in bf16 where that is faster, else in fp32 (NCL: fp16).
@@ -99,14 +100,14 @@ def presets(table: dict[str, list]) -> dict[str, dict]:
     return named
 
 
-def table_of(presets: dict[str, dict]) -> str:
-    """Presets as a table for --help: a row for each setting; equal presets share a column."""
-    columns = {}  # settings → their names
-    for name, settings in presets.items():
-        columns.setdefault(tuple(settings.items()), []).append(name)
+def as_table(named: dict[str, dict]) -> str:
+    """Named presets as text for --help: a row for each setting; equal presets share a column."""
+    columns = {}  # values → the names of the presets that have them
+    for name, settings in named.items():
+        columns.setdefault(tuple(settings.values()), []).append(name)
     rows = [["", *map(", ".join, columns.values())]]
-    for setting in presets["default"]:
-        rows.append([setting, *(str(dict(settings)[setting]) for settings in columns)])
+    for setting, *values in zip(named["default"], *columns):
+        rows.append([setting, *map(str, values)])
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
@@ -122,7 +123,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, file: str, doc: str, presets: dict[str, dict]):
         super().__init__(
             description=doc,
-            epilog=f"The presets, by the name of the data set:\n\n{table_of(presets)}",
+            epilog=f"The presets, by the name of the data set:\n\n{as_table(presets)}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             argument_default=argparse.SUPPRESS,
         )
@@ -233,11 +234,13 @@ class Data:
     """The data set args.dataset, with args.limit of its training images.
 
     train, test   "x", images (N, 3, H, W) uint8; where there are any, labels "y" (N,) int64, a
-                  second label "background", as in the built-in data, and "captions" for mmncl.py
+                  second label "background", as in the built-in data, whose objects stand on
+                  backgrounds, and "captions" for mmncl.py
     classes       "y" and "background" → the classes (C,), integers or words; label k is the k-th
     images        what pre-training sees: x_unlabeled where there is one, else x_train
 
     All images are in memory, so there is no DataLoader: a batch is a row of indices.
+    unlabelled: whether x_unlabeled counts, images for pre-training alone, as STL-10 has them
     """
 
     def __init__(self, args: argparse.Namespace, unlabelled=True):
@@ -249,12 +252,13 @@ class Data:
         for kind in ("y", "background"):
             if kind in self.train or kind in self.test:
                 self.classes[kind] = number_labels(self.train, self.test, kind)
-        extra = None  # images for pre-training alone, as STL-10 has them
+        extra = None
         if unlabelled and "x_unlabeled" in arrays:
             extra = part_of(arrays, "unlabeled")["x"]
         if args.limit:
             n = len(self.train["x"]) if extra is None else len(extra)
             need(args.limit <= n, f"--limit {args.limit}: there are {n} training images")
+            # Without labels all images are of one class.
             labels = self.train.get("y", torch.zeros(len(self.train["x"])))
             chosen = in_proportion(labels, args.limit)
             self.train = {kind: values[chosen] for kind, values in self.train.items()}
@@ -415,7 +419,8 @@ def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
     A matrix for each image, because each has its own crop; torchvision would take them one by one.
     Row o holds the weights of the input pixels in output pixel o. They fall with the distance of
     the centres: by a triangle (bilinear) or Keys' cubic with a = −½ (bicubic). Where a crop shrinks
-    n-fold, that is n times as wide (anti-aliasing).
+    n-fold, that is n times as wide (anti-aliasing). Two pixels made of four by a triangle:
+    [[.43, .43, .14, 0], [0, .14, .43, .43]].
 
     start, length: (N,), the crops in pixels
     """
@@ -431,8 +436,8 @@ def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
     to_2 = (2 - t).clamp(min=0)  # 2 − t for t < 2, beyond it 0
     weight = to_1
     if kind == "bicubic":
-        # Keys' cubic. From 1 to 2 it is ½ (1 − t) (2 − t)²; below 1 that, less (1 − 2t) (1 − t)²,
-        # is 1 − 2.5t² + 1.5t³.
+        # Keys' cubic in two terms. From 1 to 2 it is the first one, 2 − 4t + 2.5t² − 0.5t³, and the
+        # second is 0. Below 1 it is both: 1 − 2.5t² + 1.5t³.
         weight = (0.5 - 0.5 * t) * to_2.square() - (1 - 2 * t) * to_1.square()
     inside = (j > start) & (j < start + length)
     weight = weight * inside
@@ -506,8 +511,8 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
     hue = hue + 6 * shift[:, 0]
     hue = hue - 6 * (hue / 6).floor()  # modulo 6
 
-    # A channel is largest within 1 of its own hue and smallest beyond 2; between them it is linear.
-    # So red falls from hue 1 to 2 and rises from 4 to 5, which is |hue − 3| − 1.
+    # Back: a channel is value − chroma + chroma · share. Red's share is 1 within 1 of its hue, 0,
+    # and 0 beyond 2. It falls from 1 to 2 and rises from 4 to 5: |hue − 3| − 1, cut at 0 and 1.
     share = [(hue - 3).abs() - 1, 2 - (hue - 2).abs(), 2 - (hue - 4).abs()]
     share = torch.stack(share, 1).clamp(0, 1)  # (N, 3, H, W)
     return torch.addcmul((value - chroma)[:, None], chroma[:, None], share)
@@ -522,10 +527,11 @@ def gaussian_blur(x: Tensor, sigma: Tensor) -> Tensor:
     half = min(6, s - 1)
     offset = torch.arange(-half, half + 1, device=x.device)
     weight = (-offset.square() / (2 * sigma.square()[:, None])).softmax(1)  # (N, kernel), Gaussian
-    # Output pixel i adds up, for each offset, its weight times pixel i + offset, which the borders
-    # reflect. Along one axis that is a matrix (N, S, S): image, output pixel, input pixel.
-    pixel = (torch.arange(s, device=x.device)[:, None] + offset).abs()  # (S, kernel)
-    pixel = s - 1 - (s - 1 - pixel).abs()
+    # Output pixel i is the sum over the offsets of weight · (pixel i + offset). Along one axis that
+    # is a matrix (N, S, S): image, output pixel, input pixel.
+    pixel = torch.arange(s, device=x.device)[:, None] + offset  # (S, kernel)
+    pixel = pixel.abs()  # reflected at the first pixel
+    pixel = s - 1 - (s - 1 - pixel).abs()  # and at the last
     blur = x.new_zeros(n, s, s)
     blur.scatter_add_(2, pixel.expand(n, -1, -1), weight[:, None].expand(-1, s, -1))
     x = torch.bmm(x.reshape(n, c * s, s), blur.mT).view_as(x)
@@ -537,8 +543,8 @@ def coin(p: float, x: Tensor) -> Tensor:
     return torch.rand(len(x), 1, 1, 1, device=x.device) < p
 
 
-def on_cpu(x: Tensor) -> bool:
-    """Whether x is on a CPU, and not being compiled: then to read its values costs no wait."""
+def can_be_asked(x: Tensor) -> bool:
+    """Whether reading the values of x costs no wait: on a CPU, and not while compiling."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -548,7 +554,7 @@ def change_some(x: Tensor, chosen: Tensor, change, values: Tensor) -> Tensor:
     A GPU changes all images and selects: asking which ones would make it wait. A CPU changes the
     chosen ones alone, by which a training takes 7 to 14 % less time.
     """
-    if on_cpu(x):
+    if can_be_asked(x):
         x = x.clone()
         x[chosen] = change(x[chosen], values[chosen])
         return x
@@ -571,7 +577,7 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     ]
     if jitter:
         order = torch.rand(len(x), 4, device=x.device).argsort(1)  # (N, 4)
-        for turn in order.T:  # (N,): which of the four changes each image gets now
+        for turn in order.T:  # (N,): which of the four changes each image gets next
             for k, (adjust, values) in enumerate(changes):
                 x = change_some(x, turn == k, adjust, values)
     return torch.where(coin(gray, x), grayscale(x), x)
@@ -620,7 +626,7 @@ def two_views(x: Tensor, size: int, view=augment, **options) -> tuple[Tensor, Te
 def eval_view(x: Tensor, size: int) -> Tensor:
     """The view (N, 3, size, size) of x (N, 3, H, W) for evaluation: its central square, resized.
 
-    Images of 8/7 that size (ImageNet's 256 pixels for 224) are cut, not resized.
+    Where the square is 8/7 of the size, as ImageNet's 256 of 224 pixels, its centre is cut instead.
     """
     side = min(x.shape[2:])
     if side == size * 8 / 7:
@@ -680,8 +686,8 @@ class LARS(torch.optim.Optimizer):
 
     You et al. 2017, arXiv 1708.03888. The gradient g of a weight w becomes r · (g + decay · w),
     with r = trust · ‖w‖ / (‖g‖ + decay · ‖w‖): a step is in proportion to the weight. With `clip`
-    r becomes min(r / lr, 1), so that a layer's rate is min(r, lr). Where w = 0, r is 1; where
-    g = 0, r is 0. Biases and norms, which have one axis, get plain SGD without decay.
+    r becomes min(r / lr, 1): as SGD multiplies by lr, a layer's rate is min(r, lr). Where w = 0,
+    r is 1; where g = 0, r is 0. Biases and norms, which have one axis, get SGD without decay.
     NCL's authors: trust 0.02 and clip; on ImageNet 0.001 without clip is common.
     """
 
@@ -768,8 +774,9 @@ def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
 
     Under torchrun each process embeds its own part of a batch, and all of them compute the same
     loss of the whole batch. (DistributedDataParallel has a loss of each part, with fewer
-    negatives.) Gradients reach the rows of this process alone, and are multiplied by the number of
-    processes: the mean that average_gradients takes is then the gradient of the whole batch.
+    negatives.) A gradient reaches the rows of its own process alone. It is multiplied by the number
+    of processes, because average_gradients will take the mean; the mean and not the sum, because
+    weights that are used after gather have the whole gradient on each process.
     """
     if WORLD == 1:
         return tensors
@@ -855,7 +862,8 @@ class Run:
         new = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{now}"
         self.folder = Path(args.resume or args.out or new)
         if WORLD > 1 and args.device.startswith("cuda"):
-            nn.SyncBatchNorm.convert_sync_batchnorm(model)  # one BatchNorm for all processes
+            # One BatchNorm for all processes: layers change in place, parameters stay the same.
+            nn.SyncBatchNorm.convert_sync_batchnorm(model)
         if args.resume:
             self.load()
         elif RANK == 0:
@@ -1115,10 +1123,11 @@ def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor, k
 
 
 def consistency_by_chance(classes: Tensor, n: Tensor) -> Tensor:
-    """The expected share of the commonest class among so many random images, for each of n (D,).
+    """The expected share of the commonest class among n random images, for each of n (D,): (D,).
 
-    classes: (N, C), one-hot. Images in random order, cut into parts of n, are N // n draws of n
-    images. The mean is over the parts of forty orders: the smaller n, the more draws it has.
+    classes: (N, C), one-hot. For n = 3 the images are put in random order and cut into triples; of
+    each triple the share of its commonest class is taken; the mean is over all triples of forty
+    orders. So a small n, for which luck varies most, has the most draws.
     """
     numbers, place = n.unique(return_inverse=True)
     chance = torch.zeros(len(numbers), device=n.device)
@@ -1127,22 +1136,23 @@ def consistency_by_chance(classes: Tensor, n: Tensor) -> Tensor:
         order = torch.randperm(len(classes), generator=shuffled)
         so_far = classes[order].cumsum(0)  # (N, C): among the first 1, 2, … N images
         for i, size in enumerate(numbers.tolist()):
-            up_to = so_far[size - 1 :: size]  # (N // size, C): the ends of the parts
-            counts = up_to.diff(dim=0, prepend=torch.zeros_like(up_to[:1]))
+            ends = so_far[size - 1 :: size]  # (N // size, C): up to the end of each part
+            counts = ends.diff(dim=0, prepend=torch.zeros_like(ends[:1]))  # in each part
             chance[i] += counts.amax(1).mean() / size / 40
     return chance[place]
 
 
 def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
-    """What the dimensions of z (N, K) say about labels y (N,): means over live dimensions.
+    """What the dimensions of z (N, K) say about labels y (N,), by name.
 
+    Each is a mean over live dimensions, which are active on an image at least:
     cons      class consistency (NCL), %: of the images that a dimension is active on, the share of
               their commonest class
-    adjusted  (cons − chance) / (1 − chance), %; chance is the cons of as many random images as the
-              dimension is active on. The mean is of those active on 0.1 % of the images or more
+    adjusted  (cons − chance) / (1 − chance), % (ours); chance is the cons of as many random images
+              as the dimension is active on. Only of dimensions active on 0.1 % of the images
     entropy   H_s (BayesNCL), nats: of a dimension's |z|, summed over each class
 
-    They tell nothing where there is one class, or no live dimension: then there are none.
+    Empty where there is one class or no live dimension.
     """
     z = F.normalize(z.float()).abs()
     z = z * (z > ACTIVE)
@@ -1228,8 +1238,8 @@ OUT_OF_MEMORY = "allocate", "ALLOC_FAILED", "out of memory"  # of torch, numpy a
 def launch(main, *errors) -> None:
     """Run a program's main(), under torchrun as one of its processes.
 
-    The user's errors, and a lack of memory, are one line and exit code 2; Ctrl-C is 130.
-    errors: other exceptions that are the user's, as interpret.BadInput
+    Bad input, errors of files and a lack of memory are one line and exit code 2; Ctrl-C is 130.
+    errors: more exceptions that are one line
     """
     program = Path(sys.argv[0]).name
     for stream in (sys.stdout, sys.stderr):
@@ -1259,7 +1269,7 @@ def launch(main, *errors) -> None:
         text = " ".join(str(error).split())[:400]
         if isinstance(error, (MemoryError, RuntimeError)):
             if not any(words in text for words in OUT_OF_MEMORY):
-                raise
+                raise  # a bug, whose traceback is wanted
             text = f"out of memory, of which a smaller --batch-size needs less: {text}"
         if RANK == 0 or not isinstance(error, BadInput):  # what all processes find, one says
             print(f"{program}: {text}", file=sys.stderr)

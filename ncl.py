@@ -101,9 +101,9 @@ def spectral_loss(z1, z2):
 def rep_relu(z):
     """ReLU forward and GELU backward, so that a unit just below 0 can come back.
 
-    Not from far below: under −0.75 GELU's slope is negative, under −4 all but 0. In a network
-    without BatchNorm all units of all images may end there. All logits are then equal, and the
-    loss rests at that of a guess.
+    Not from far below: GELU's slope is negative under −0.75 and nearly 0 under −4. In networks
+    without BatchNorm we saw all units end there for all images; the loss then stays that of a
+    random guess.
     """
     soft = F.gelu(z)
     return (soft - soft.detach()) + F.relu(z).detach()  # the bracket is 0; its gradient is GELU's

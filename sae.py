@@ -166,7 +166,7 @@ def sae_loss(sae, x, dead, aux_weight, mono_weight):
     loss = e.square().sum(1).mean()
     terms = {"unexplained": loss.detach()}
     # A CPU asks whether any unit is dead, and may spare the second term. A GPU would wait.
-    if not common.on_cpu(x) or dead.any():
+    if not common.can_be_asked(x) or dead.any():
         loss = loss + aux_weight * revival_loss(e.detach(), a, dead, sae.W_dec)
     if mono_weight > 0:
         third = mono_loss(sae.original(x), z)
