@@ -62,11 +62,10 @@ from conftest import (
     write_files,
 )
 from pretend_gpu import pretended_gpu
-from run_folder import load_run, read_run
+from run_folder import load_run, progress, read_run
 
 import numpy as np
 import pytest
-import runs as tools_runs
 import scipy.sparse as scipy_sparse
 import scipy.stats
 import torch
@@ -3666,9 +3665,9 @@ OF_FOUR_SECONDS = ["views: 3/8, 20 s left", "views: 6/8, 8 s left"]
 @pytest.mark.parametrize("seconds, lines", [(4, OF_FOUR_SECONDS), (0.1, [])])
 def test_progress_is_a_line_each_ten_seconds(monkeypatch, capsys, seconds, lines):
     clock = [100.0]
-    monkeypatch.setattr(tools_runs.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     done = []
-    for item in tools_runs.progress("abcdefgh", "views"):
+    for item in progress("abcdefgh", "views"):
         done.append(item)
         clock[0] += seconds
     assert done == [*"abcdefgh"]
