@@ -568,14 +568,20 @@ def test_lars_of_the_bases_is_not_clipped(tiny):
 
 # -------------------------------------------------------------------- nce.py's accuracy; mmncl.py
 def test_nces_accuracy_is_of_its_own_weights(tiny, tmp_path):
-    run_program(f"nce.py {tiny} --head mlp --weights non-negative --epochs 1 --out", tmp_path)
-    W = common.load_checkpoint(tmp_path / "checkpoint.pt")["model"]["classifier.weight"]
-    with np.load(tmp_path / "embeddings.npz") as kept:
-        scores = kept["z"] @ W.relu().numpy().T
-        ranks = np.array([(row > row[y]).sum() for row, y in zip(scores, kept["y"])])
+    y = torch.from_numpy(shapes.draw(240, 100)["y_test"])
+    f, W = torch.rand(100, 64), torch.randn(10, 64)  # half of the weights are below 0
+
+    def evaluate(model, *_):
+        model.classifier.weight.data.copy_(W)
+        return {}, f, f
+
+    with mock.patch.object(common, "evaluate", evaluate):
+        run_program(f"nce.py {tiny} --limit 60 --weights non-negative --epochs 1 --out", tmp_path)
+    scores = f @ W.relu().T
+    ranks = (scores > scores.gather(1, y[:, None])).sum(1)
+    known = {f"top{most}": 100 * (ranks < most).float().mean().item() for most in (1, 5)}
     *_, final = records(tmp_path)
-    assert final["top1"] == pytest.approx(100 * (ranks < 1).mean())
-    assert final["top5"] == pytest.approx(100 * (ranks < 5).mean())
+    assert final == pytest.approx(final | known)
 
 
 SPOKEN = {
@@ -1127,24 +1133,28 @@ def test_measures_of_dimensions_are_the_loop():
     z[[5, 8, 11], 3] = 1.0  # just enough for `adjusted`
     z[[5, 6], 4] = 1.0  # too few
     z[::2, 5] = 1e-7  # not active
-    cons, adjusted, entropy = [], [], []
+    cons, entropy = [], []
     for column in (z / z.norm(dim=1, keepdim=True).clamp(min=1e-12)).abs().T[:5]:
         counts = y[column > 1e-5].bincount(minlength=2)
-        n = counts.sum().item()
-        share = counts.max().item() / n
-        cons.append(100 * share)
+        cons.append(100 * counts.max().item() / counts.sum().item())
         entropy.append(scipy.stats.entropy([column[y == 0].sum(), column[y == 1].sum()]))
-        more = scipy.stats.hypergeom(3000, 2000, n).expect(lambda k, n=n: np.maximum(k, n - k))
-        chance = more / n  # of n random images
-        if n >= 3:
-            adjusted.append(100 * (share - chance) / (1 - chance))
-    found = common.of_dimensions(z, y)
-    assert found.pop("adjusted") == pytest.approx(np.mean(adjusted), abs=2)
-    known = dict(cons=np.mean(cons), entropy=np.mean(entropy))
-    assert found == pytest.approx(known, rel=1e-5)
+    adjusted = [common.of_dimensions(z[:, [k]], y)["adjusted"] for k in range(4)]
+    known = dict(cons=np.mean(cons), adjusted=np.mean(adjusted), entropy=np.mean(entropy))
+    assert common.of_dimensions(z, y) == pytest.approx(known, rel=1e-5)
     assert common.of_dimensions(z.double(), y) == common.of_dimensions(z, y)
     assert common.of_dimensions(z, 0 * y) == common.of_dimensions(0 * z, y) == {}
     assert common.of_dimensions(z[:, 4:5], y).keys() == {"cons", "entropy"}
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 6, 20, 59])
+def test_adjusted_consistency_is_above_exact_chance(n):
+    sizes = (30, 20, 10)
+    y = torch.arange(3).repeat_interleave(torch.tensor(sizes))
+    active = torch.randperm(60)[:n]
+    cons, chance = y[active].bincount().max().item() / n, naive_chance(sizes)[n - 1]
+    found = common.of_dimensions(torch.zeros(60, 1).index_fill(0, active, 1), y)
+    near = 4 if n < 20 else 2  # of 200 random orders
+    assert found["adjusted"] == pytest.approx(100 * (cons - chance) / (1 - chance), abs=near)
 
 
 # ---- what the evaluation is to look at
