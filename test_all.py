@@ -536,17 +536,6 @@ def test_a_recorded_value_stays(name):
 
 
 # ----------------------------------------------------------------------------------- sparsehead.py
-BASE_LOSSES = {  # of two embeddings, predictions and targets each, and prototypes
-    "simclr": lambda z, p, t, c: naive_nt_xent(*z, 0.3),
-    "byol": lambda z, p, t, c: 4 + 2 * sum(map(naive_negative_cosine, p, t[::-1])),
-    "barlow": lambda z, p, t, c: naive_barlow(*z),
-    "vicreg": lambda z, p, t, c: naive_vicreg(*z),
-    "wmse": lambda z, p, t, c: naive_wmse(*z, 15, 2),
-    "swav": lambda z, p, t, c: naive_swav(*z, c, 0.3),
-    "ssl-hsic": lambda z, p, t, c: naive_hsic(*p, *t),
-}
-
-
 def test_sparseheads_record_has_its_measures(run_of):
     folder = run_of("sparsehead")
     W = common.load_checkpoint(folder / "checkpoint.pt")["model"]["head.3.weight"]
@@ -1338,8 +1327,29 @@ PLAIN_FLAGS = (
     " --min-scale 0.5 --jitter 0.3 --gray 0.3 --crop bicubic --precision fp32 --device cpu"
 )
 HALF_COSINE = [0.5 + 0.5 * math.cos(math.pi * k / 6) for k in range(6)]
-PLAIN_RATES = [1 / 3, 2 / 3, *HALF_COSINE]  # shares of the peak at eight steps, two of them warm-up
-STEP_RATES = [1 / 2, 1, 1, 1, 1, 1, 0.2, 0.2]
+PLAIN_RATES = {  # by --schedule, shares of the peak at eight steps, two of them warm-up
+    "cosine": [1 / 3, 2 / 3, *HALF_COSINE],
+    "step": [1 / 2, 1, 1, 1, 1, 1, 0.2, 0.2],
+}
+MATCHED = "--projections 20 --mu 0.3 --noise gaussian --invariance-weight 3 --match-weight 2"
+WHITENED = "--schedule step --head-out 8 --whiten-size 15 --whiten-splits 2"
+TRAINED_PLAINLY = {  # a program, with its base, and its flags
+    "simclr": "--temperature 0.3",
+    "ncl": "--temperature 0.3",
+    "bayesncl": "--temperature 0.3 --kl-weight 0.1 --prior 0.4 --gate-lr 0.01",
+    "sparsehead": "--temperature 0.3 --sparse-weight 0.05 --bias-lr 0.02",
+    "sparsehead simclr": "--temperature 0.3 --head none --sparse-weight 0",
+    "sparsehead byol": "--head-out 8 --momentum 0.9 --prox --sparse-weight 1",
+    "sparsehead barlow": "--head-out 8 --order colour-crop",
+    "sparsehead vicreg": "--head-out 8 --lr 0.001",  # with 0.05 its loss is not finite
+    "sparsehead wmse": WHITENED,
+    "sparsehead swav": "--temperature 0.3 --prototypes 6",
+    "sparsehead ssl-hsic": "--head linear --momentum 0.9",
+    "simsiam": "",
+    "nce": "",
+    "mmncl": "--temperature 0.3",
+    "lpjepa": MATCHED,
+}
 
 
 @contextlib.contextmanager
@@ -1353,137 +1363,151 @@ def in_float64():
         torch.set_default_dtype(torch.float32)
 
 
-def recorded_of_base(args, model, views, *z):
-    """The same of sparsehead.py."""
-    p, t = [], []
+def plain_simclr(args, model, views, *_):
+    (_, z1, *_), (_, z2, *_) = map(model, views)
+    return dict(loss=naive_nt_xent(z1, z2, args.temperature))
+
+
+def plain_bayesncl(args, model, views, *_):
+    (_, z1, m, alpha1), (_, z2, _, alpha2) = map(model, views)
+    kl = torchs_divergence(torch.cat([alpha1, alpha2]), args.prior)
+    loss = naive_nt_xent(z1, z2, args.temperature) + args.kl_weight * kl
+    return dict(loss=loss, kl=kl, open=m.mean())
+
+
+def plain_sparsehead(args, model, views, *_):
+    z, p, t = [model(view)[1] for view in views], [], []
     if model.target is not None:
         p, t = [*map(model.predictor, z)], [*map(model.target, views)]
-    loss = BASE_LOSSES[args.base](z, p, t, getattr(model, "prototypes", None))
+    losses = {
+        "simclr": lambda: naive_nt_xent(*z, args.temperature),
+        "byol": lambda: naive_byol(p[0], t[1]) + naive_byol(p[1], t[0]),
+        "barlow": lambda: naive_barlow(*z),
+        "vicreg": lambda: naive_vicreg(*z),
+        "wmse": lambda: naive_wmse(*z, args.whiten_size, args.whiten_splits),
+        "swav": lambda: naive_swav(*z, model.prototypes, args.temperature),
+        "ssl-hsic": lambda: naive_hsic(*p, *t),
+    }
     matrices = [w for w in model.head.parameters() if w.ndim > 1]
-    if args.prox or not matrices:
-        return dict(loss=loss)
-    return dict(loss=loss, penalty=args.sparse_weight * naive_l21(matrices[-1]))
+    penalty = 0 if args.prox or not matrices else args.sparse_weight * naive_l21(matrices[-1])
+    return dict(loss=losses[args.base](), penalty=penalty)
+
+
+def plain_simsiam(args, model, views, *_):
+    (_, z1, p1), (_, z2, p2) = map(model, views)
+    return dict(loss=(naive_negative_cosine(p1, z2) + naive_negative_cosine(p2, z1)) / 2)
+
+
+def plain_nce(args, model, views, y, *_):
+    return dict(loss=F.cross_entropy(model(views[0])[2], y))
+
+
+def plain_mmncl(args, model, views, y, words, shared):
+    _, v, _, t = model(views[0], words)
+    return dict(loss=naive_info_nce(v, t, args.temperature))
+
+
+def plain_lpjepa(args, model, views, y, words, shared):
+    (_, z1), (_, z2) = map(model, views)
+    directions = F.normalize(torch.randn(args.projections, z1.shape[1], generator=shared))
+    u = torch.rand(2, *z1.shape, generator=shared)
+    targets = rectified_quantiles(u, args.mu, args.noise)
+    distances = [naive_distance(z, t, directions) for z, t in zip((z1, z2), targets)]
+    found = dict(invariance=(z1 - z2).square().mean(), distance=sum(distances) / 2)
+    loss = args.invariance_weight * found["invariance"] + args.match_weight * found["distance"]
+    return dict(loss=loss, **found)
+
+
+PLAIN_LOSSES = {  # what is recorded of a step; a "penalty" has a gradient, but no record
+    "simclr": plain_simclr,
+    "ncl": plain_simclr,
+    "bayesncl": plain_bayesncl,
+    "sparsehead": plain_sparsehead,
+    "simsiam": plain_simsiam,
+    "nce": plain_nce,
+    "mmncl": plain_mmncl,
+    "lpjepa": plain_lpjepa,
+}
 
 
 @torch.no_grad()
-def follow_base(args, model, lr, step):
+def follow(args, model, lr, done):
     """After a step of sparsehead.py columns shrink, and a target network follows."""
     for column in model.head[-1].weight.T if args.prox else ():
         column *= (1 - lr * args.sparse_weight / column.norm()).clamp(min=0)
     if model.target is not None:
-        momentum = 1 - 0.1 * (1 + math.cos(math.pi * step / 8)) / 2
+        momentum = 1 - (1 - args.momentum) * (1 + math.cos(math.pi * done)) / 2
         online = nn.Sequential(model.backbone, model.head).parameters()
         for old, new in zip(model.target.parameters(), online, strict=True):
             old.copy_(momentum * old + (1 - momentum) * new)
 
 
-def recorded_of(name, model, args, views, y, words, shared):
-    """What is recorded of a step; "loss" gets a gradient, and so does a "penalty" beside it."""
-    if name == "nce":
-        return dict(loss=F.cross_entropy(model(views[0])[2], y))
-    if name == "mmncl":
-        _, v, _, t = model(views[0], words)
-        return dict(loss=naive_info_nce(v, t, args.temperature))
-    (_, z1, *others1), (_, z2, *others2) = map(model, views)
-    if name == "simsiam":
-        cosines = F.cosine_similarity(others1[0], z2.detach())
-        cosines = cosines + F.cosine_similarity(others2[0], z1.detach())
-        return dict(loss=-cosines.mean() / 2)
-    if name == "lpjepa":
-        directions = F.normalize(torch.randn(20, z1.shape[1], generator=shared))
-        u = torch.rand(2, *z1.shape, generator=shared)
-        distance = 0
-        for z, target in zip((z1, z2), lpjepa.rectified_samples(u, args.mu, args.noise)):
-            gaps = (z @ directions.T).sort(0).values - (target @ directions.T).sort(0).values
-            distance = distance + gaps.square().mean() / 2
-        near = (z1 - z2).square().mean()
-        return dict(loss=3 * near + 2 * distance, invariance=near, distance=distance)
-    if name.startswith("sparsehead"):
-        return recorded_of_base(args, model, views, z1, z2)
-    loss = naive_nt_xent(z1, z2, 0.3)
-    if name == "bayesncl":
-        alpha = torch.cat([others1[1], others2[1]]).clamp(0.01, 0.99)
-        kl = alpha * (alpha / 0.4).log() + (1 - alpha) * ((1 - alpha) / 0.6).log()
-        kl = kl.sum(1).mean()
-        return dict(loss=loss + 0.1 * kl, kl=kl, open=others1[0].mean())
-    return dict(loss=loss)
+def plain_data(args):
+    """Images, labels and words of the captions, as --limit takes them."""
+    arrays = np.load(Path(args.data_root, "mine.npz"))
+    y = torch.from_numpy(arrays["y_train"]).long()
+    n = args.limit
+    kept = y.argsort(stable=True)[[i * len(y) // n for i in range(n)]].sort().values
+    words = mmncl.numbered(arrays["captions_train"][kept].tolist())
+    return torch.from_numpy(arrays["x_train"])[kept], y[kept], words
 
 
-MATCHED_FLAGS = "--projections 20 --mu 0.3 --noise gaussian --invariance-weight 3 --match-weight 2"
-WHITENED = "--whiten-size 15 --whiten-splits 2"
-OF_METHOD = {  # flags, and the peak rate of the gate, or of biases
-    "simclr": ("--temperature 0.3", None),
-    "ncl": ("--temperature 0.3", None),
-    "bayesncl": ("--temperature 0.3 --kl-weight 0.1 --prior 0.4 --gate-lr 0.01", 0.01),
-    "sparsehead": ("--temperature 0.3 --sparse-weight 0.05 --bias-lr 0.02", 0.02),
-    "sparsehead simclr": ("--base simclr --temperature 0.3 --head none --sparse-weight 0", None),
-    "sparsehead byol": ("--base byol --head-out 8 --momentum 0.9 --prox --sparse-weight 1", None),
-    "sparsehead barlow": ("--base barlow --head-out 8 --order colour-crop", None),
-    "sparsehead vicreg": ("--base vicreg --head-out 8 --lr 0.001", None),
-    "sparsehead wmse": ("--base wmse --schedule step --head-out 8 " + WHITENED, None),
-    "sparsehead swav": ("--base swav --temperature 0.3 --prototypes 6", None),
-    "sparsehead ssl-hsic": ("--base ssl-hsic --head linear --momentum 0.9", None),
-    "simsiam": ("", 0.05),
-    "nce": ("", None),
-    "mmncl": ("--temperature 0.3", None),
-    "lpjepa": (MATCHED_FLAGS, None),
-}
+def plain_optimizer(name, args, model):
+    """Its second group are those with a rate of their own: a gate, a predictor, biases."""
+    own_rate = getattr(args, "gate_lr", None) or getattr(args, "bias_lr", None) or args.lr
+    most, own = dict(params=[], lr=args.lr), dict(params=[], lr=own_rate)
+    for part, p in model.named_parameters():
+        is_bias = name == "sparsehead" and p.ndim == 1
+        group = own if is_bias or part.startswith(("gating", "predictor")) else most
+        group["params"].append(p)
+    return torch.optim.SGD([most, own], momentum=0.9, weight_decay=args.weight_decay)
 
 
 def train_plainly(name, argv):
     """The weights and the log of a training without common.Data, common.Run and schedules."""
-    method, *base = name.split()
-    method = importlib.import_module(method)
-    args = method.parser(*base).parse(argv)
-    torch.manual_seed(7)
-    arrays = np.load(Path(args.data_root, "mine.npz"))
-    y = torch.from_numpy(arrays["y_train"]).long()
-    kept = y.argsort(stable=True)[[i * 100 // 80 for i in range(80)]].sort().values  # --limit
-    x, y = torch.from_numpy(arrays["x_train"])[kept], y[kept]
-    words = mmncl.numbered(arrays["captions_train"][kept].tolist())
+    method = importlib.import_module(name)
+    args = method.parser(*argv[1:2] if argv[0] == "--base" else ()).parse(argv)
+    torch.manual_seed(args.seed)
+    x, y, words = plain_data(args)
     args.classes = 10
     model = method.network(args).to(memory_format=torch.channels_last)
-    lr = 0.001 if "vicreg" in argv else 0.05  # with which its loss would not stay finite
-    most = dict(params=[], lr=lr)
-    others = dict(params=[], lr=OF_METHOD[name][1] or lr)  # a gate, a predictor, biases
-    for part, p in model.named_parameters():
-        is_bias = name.startswith("sparsehead") and p.ndim == 1
-        group = others if is_bias or part.startswith(("gating", "predictor")) else most
-        group["params"].append(p)
-    optimizer = torch.optim.SGD([most, others], momentum=0.9, weight_decay=0.2)
-    peaks = [lr, others["lr"]]
-    rates = enumerate(STEP_RATES if "step" in argv else PLAIN_RATES)
-    options = dict(size=16, min_scale=0.5, jitter=0.3, gray=0.3, blur=0.5, crop="bicubic")
-    if "colour-crop" in argv:
-        options["view"] = sparsehead.colour_first
-    shared, log = torch.Generator(), []
-    for epoch in range(4):
-        torch.manual_seed((7 * 10_007 + epoch) * 10_007)
-        shared.manual_seed(7 * 10_007 + epoch)
-        order = torch.randperm(80, generator=torch.Generator().manual_seed(7 * 1_000_003 + epoch))
+    optimizer = plain_optimizer(name, args, model)
+    peaks = [group["lr"] for group in optimizer.param_groups]
+    rates = PLAIN_RATES[getattr(args, "schedule", "cosine")]
+    drawn = ("min_scale", "jitter", "gray", "blur", "crop")
+    views = dict(size=args.image_size, **{key: getattr(args, key) for key in drawn})
+    if getattr(args, "order", "") == "colour-crop":
+        views["view"] = sparsehead.colour_first
+    shared, log, step = torch.Generator(), [], 0
+    for epoch in range(args.epochs):
+        torch.manual_seed((args.seed * 10_007 + epoch) * 10_007)
+        shared.manual_seed(args.seed * 10_007 + epoch)
+        draw = torch.Generator().manual_seed(args.seed * 1_000_003 + epoch)
+        batches = torch.randperm(len(x), generator=draw).split(args.batch_size)[:2]
         steps = []
-        for index in order[:60].split(30):
+        for index in batches:
             if name in ("nce", "mmncl"):
                 flip = 0.5 if name == "nce" else 0.0  # a caption may say left or right
-                views = [common.augment(x[index], flip=flip, **options)]
+                images = [common.augment(x[index], flip=flip, **views)]
             else:
-                views = common.two_views(x[index], **options)
-            recorded = recorded_of(name, model, args, views, y[index], words[index], shared)
-            step, share = next(rates)
+                images = common.two_views(x[index], **views)
+            found = PLAIN_LOSSES[name](args, model, images, y[index], words[index], shared)
             for group, peak in zip(optimizer.param_groups, peaks):
-                group["lr"] = peak * share
+                group["lr"] = peak * rates[step]
             if name == "simsiam":
-                optimizer.param_groups[1]["lr"] = 0.05  # its predictor's rate is constant
+                optimizer.param_groups[1]["lr"] = args.lr  # its predictor's rate is constant
             optimizer.zero_grad()
-            (recorded["loss"] + recorded.pop("penalty", 0)).backward()
-            if name == "sparsehead swav" and epoch == 0:
+            (found["loss"] + found.pop("penalty", 0)).backward()
+            if name == "sparsehead" and args.base == "swav" and epoch == 0:
                 model.prototypes.grad = None
             optimizer.step()
-            if name.startswith("sparsehead"):
-                follow_base(args, model, lr * share, step)
-            steps.append(recorded)
-        means = {key: (steps[0][key].item() + steps[1][key].item()) / 2 for key in recorded}
-        log.append(means | dict(epoch=epoch + 1, lr=lr * share))
+            lr = args.lr * rates[step]
+            if name == "sparsehead":
+                follow(args, model, lr, step / len(rates))
+            steps.append(found)
+            step += 1
+        means = {key: np.mean([found[key].item() for found in steps]) for key in found}
+        log.append(means | dict(epoch=epoch + 1, lr=lr))
     return model.state_dict(), log
 
 
@@ -1505,24 +1529,26 @@ def dies(module, name, call, error):
         yield
 
 
-@pytest.mark.parametrize("name", OF_METHOD)
-def test_an_interrupted_training_ends_as_a_plain_loop(name, tmp_path, capsys):
+@pytest.mark.parametrize("program", TRAINED_PLAINLY)
+def test_an_interrupted_training_ends_as_a_plain_loop(program, tmp_path, capsys):
     arrays = shapes.draw(100, 20)
     for part, n in ("train", 100), ("test", 20):
         arrays[f"captions_{part}"] = np.array([f"word{i % 9} and word{i % 7}" for i in range(n)])
+    name, *base = program.split()
     if name in ("nce", "mmncl"):  # which need labels or captions, so not these
         arrays["x_unlabeled"] = 255 - arrays["x_train"]
     np.savez(tmp_path / "mine.npz", **arrays)
-    argv = shlex.split(f"{PLAIN_FLAGS} --data-root {tmp_path} {OF_METHOD[name][0]}")
-    program, run, moved = name.split()[0], tmp_path / "run", tmp_path / "moved"
+    flags = f"{PLAIN_FLAGS} --data-root {tmp_path} {TRAINED_PLAINLY[program]}"
+    argv = [*(["--base", *base] if base else []), *shlex.split(flags)]
+    run, moved = tmp_path / "run", tmp_path / "moved"
     with in_float64():
         weights, log = train_plainly(name, argv)
         with dies(common, "health", 5, KeyboardInterrupt), pytest.raises(SystemExit) as stop:
-            run_program(f"{program}.py", *argv, "--out", run)  # in epoch 3
+            run_program(f"{name}.py", *argv, "--out", run)  # in epoch 3
         write_files(moved, {"mine.npz": arrays})
         (tmp_path / "mine.npz").unlink()
         with dies(common, "evaluate", 1, KeyboardInterrupt), pytest.raises(SystemExit):
-            run_program(f"{program}.py --device cpu --data-root {moved} --resume {run}")
+            run_program(f"{name}.py --device cpu --data-root {moved} --resume {run}")
     assert stop.value.code == 130
     assert f"go on: python {sys.argv[0]} --resume {run}\n" in capsys.readouterr().err
     found = common.load_checkpoint(run / "checkpoint.pt")["model"]
