@@ -1296,8 +1296,6 @@ PLAIN_RATES = {  # by --schedule, shares of the peak at eight steps, two of them
     "cosine": [1 / 3, 2 / 3, *HALF_COSINE],
     "step": [1 / 2, 1, 1, 1, 1, 1, 0.2, 0.2],
 }
-MATCHED = "--projections 20 --mu 0.3 --noise gaussian --invariance-weight 3 --match-weight 2"
-WHITENED = "--schedule step --head-out 8 --whiten-size 15 --whiten-splits 2"
 TRAINED_PLAINLY = {  # a program, with its base, and its flags
     "simclr": "--temperature 0.3",
     "ncl": "--temperature 0.3",
@@ -1307,13 +1305,13 @@ TRAINED_PLAINLY = {  # a program, with its base, and its flags
     "sparsehead byol": "--head-out 8 --momentum 0.9 --prox --sparse-weight 1",
     "sparsehead barlow": "--head-out 8 --order colour-crop",
     "sparsehead vicreg": "--head-out 8 --lr 0.001",  # with 0.05 its loss is not finite
-    "sparsehead wmse": WHITENED,
+    "sparsehead wmse": "--schedule step --head-out 8 --whiten-size 15 --whiten-splits 2",
     "sparsehead swav": "--temperature 0.3 --prototypes 6",
     "sparsehead ssl-hsic": "--head linear --momentum 0.9",
     "simsiam": "",
     "nce": "",
     "mmncl": "--temperature 0.3",
-    "lpjepa": MATCHED,
+    "lpjepa": ("--projections 20 --mu 0.3 --noise gaussian --invariance-weight 3 --match-weight 2"),
 }
 
 
@@ -1428,14 +1426,14 @@ def plain_optimizer(name, args, model):
     return torch.optim.SGD([most, own], momentum=0.9, weight_decay=args.weight_decay)
 
 
-def train_plainly(name, argv):
+def train_plainly(program, argv):
     """The weights and the log of a training without common.Data, common.Run and schedules."""
-    method = importlib.import_module(name)
-    args = method.parser(*argv[1:2] if argv[0] == "--base" else ()).parse(argv)
+    name = program.split()[0]
+    args = parser_of(program).parse(argv)
     torch.manual_seed(args.seed)
     x, y, words = plain_data(args)
     args.classes = 10
-    model = method.network(args).to(memory_format=torch.channels_last)
+    model = importlib.import_module(name).network(args).to(memory_format=torch.channels_last)
     optimizer = plain_optimizer(name, args, model)
     peaks = [group["lr"] for group in optimizer.param_groups]
     rates = PLAIN_RATES[getattr(args, "schedule", "cosine")]
@@ -1504,10 +1502,10 @@ def test_an_interrupted_training_ends_as_a_plain_loop(program, tmp_path, capsys)
         arrays["x_unlabeled"] = 255 - arrays["x_train"]
     np.savez(tmp_path / "mine.npz", **arrays)
     flags = f"{PLAIN_FLAGS} --data-root {tmp_path} {TRAINED_PLAINLY[program]}"
-    argv = [*(["--base", *base] if base else []), *shlex.split(flags)]
+    argv = shlex.split(flags) + [f"--base={kind}" for kind in base]
     run, moved = tmp_path / "run", tmp_path / "moved"
     with in_float64():
-        weights, log = train_plainly(name, argv)
+        weights, log = train_plainly(program, argv)
         with dies(common, "health", 5, KeyboardInterrupt), pytest.raises(SystemExit) as stop:
             run_program(f"{name}.py", *argv, "--out", run)  # in epoch 3
         write_files(moved, {"mine.npz": arrays})
