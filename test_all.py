@@ -2692,20 +2692,28 @@ def test_captions_name_object_and_background():
 
 # -------------------------------------------------------------------------------- several processes
 def train_variants(folder, tiny):
-    """What each process of the next test does: two steps of each variant, of the same views.
+    """What each process of the next test does: two steps of each variant, without chance.
 
-    BatchNorm is frozen. Leaves the folders "<processes> <variant>", and what a process drew next.
+    Leaves the folders "<processes> <variant>", and what a process drew next.
     """
-    nn.modules.batchnorm._BatchNorm.train = lambda norm, mode=True: nn.Module.train(norm, False)
-    common.augment = lambda x, *_, **__: x[..., ::4, ::4] / 255.0
-    common.two_views = lambda x, *_, **__: (x[..., ::4, ::4] / 255.0, x[..., ::4, 1::4] / 255.0)
+
+    def view(x, *_, start=0, **__):
+        """Every fourth pixel."""
+        return x[..., ::4, start::4] / 255.0
+
+    def frozen(norm, mode=True):  # BatchNorm would see a process's images alone
+        return nn.Module.train(norm, False)
+
+    nn.modules.batchnorm._BatchNorm.train = frozen
+    common.augment = view
+    common.two_views = lambda x, *_, **__: (view(x), view(x, start=1))
     common.evaluate = lambda model, data, _: ({}, *common.features(model, data.test["x"], 8))
-    small = "--limit 48 --batch-size 24 --epochs 1 --optimizer sgd --precision fp32"
+    small = f"{tiny} --limit 48 --batch-size 24 --epochs 1 --optimizer sgd --precision fp32"
     with in_float64():
         for variant in VARIANTS:
             program, _, flags = variant.partition(" ")
-            out = ["--out", f"{folder}/{common.WORLD} {variant}"]
-            argv = [*shlex.split(f"{tiny} {small} {flags}"), *out]
+            out = f"{folder}/{common.WORLD} {variant}"
+            argv = [*shlex.split(f"{small} {flags}"), "--out", out]
             importlib.import_module(program.removesuffix(".py")).main(argv)
     torch.save(torch.rand(9), f"{folder}/{common.WORLD}-{common.RANK}.pt")
 
@@ -2714,8 +2722,7 @@ def train_variants(folder, tiny):
 def one_and_three(tiny, tmp_path_factory):
     """The folder in which one process, and three under torchrun, have trained the variants."""
     folder = tmp_path_factory.mktemp("processes")
-    # conftest.py puts our folders on the path.
-    code = f"import sys; sys.path.insert(0, '{ROOT}'); import conftest, common, test_all; "
+    code = "import conftest, common, test_all; "  # conftest.py puts our folders on the path
     code += f"common.launch(lambda: test_all.train_variants('{folder}', '{tiny}'))"
     torchrun = "-m torch.distributed.run --standalone --nproc_per_node=3 --no-python".split()
     side_by_side(["-c", code], [*torchrun, sys.executable, "-c", code])
