@@ -3552,8 +3552,8 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
 
 # ------------------------------------------------------------------------------------- the programs
 TEXTS = {}  # of the project's files, by their paths
-for pattern in "*.py", "tools/*.py", "studies/**/*.py", "*.md", "[!.]*/*.md", "studies/*/*.md":
-    for file in ROOT.glob(pattern):
+for folder, kind in itertools.product(("", "[!.]*/", "studies/*/"), ("*.py", "*.md")):
+    for file in ROOT.glob(folder + kind):
         if not file.name.startswith("test_"):
             TEXTS[str(file.relative_to(ROOT))] = file.read_text(encoding="utf-8")
 METHOD_FILES = [*METHODS, "sae"]
