@@ -49,8 +49,8 @@ K = 64
 RATES = 0.001, 0.003, 0.01
 TRIAL_SEEDS = 101, 102, 103
 TRIAL_EPOCHS = 50
-PRIOR = bayesncl.PAPER["prior"]
-KL_WEIGHT = bayesncl.PAPER["kl_weight"]
+PRIOR = bayesncl.PRESETS["cifar100"]["prior"]
+KL_WEIGHT = bayesncl.PRESETS["cifar100"]["kl_weight"]
 GATE_RATE = bayesncl.SHAPES["gate_lr"] / bayesncl.SHAPES["lr"]  # times the rate of the rest
 
 
