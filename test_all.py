@@ -394,7 +394,7 @@ def assert_equal_with_gradients(model, found, known):
         assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * (1 + theirs.abs().max().item()))
 
 
-RARE_FLAGS = "--similarity ipw --no-detach --gate-temperature 4"
+RARE_FLAGS = "--no-detach --gate-temperature 4"
 NETWORKS = {  # what comes after h, of the head's output
     "ncl.py --activation exp --topk 2": lambda model, z: [naive_topk(z.exp(), 2)],
     "simsiam.py": lambda model, z: [z, model.predictor(z)],
@@ -424,16 +424,11 @@ def test_a_network_is_its_equations(command):
 @pytest.mark.parametrize("flags", ["", "--gate soft", "--gate none", "--gate gumbel", RARE_FLAGS])
 def test_bayesncls_network_is_its_equations(training, flags):
     model = small_network(f"bayesncl.py {flags}").train(training)
-    frequency = torch.tensor([0.001, 0.3, 0.5, 0.9, 1])
-    model.frequency.copy_(frequency)
     h = model.backbone(IMAGES)
     z = rep_relu_formula(model.head(h))
     logits = model.gating(h.detach())
     if flags == RARE_FLAGS:
         logits = model.gating(h) / 4
-        if training:
-            frequency = 0.99 * frequency + 0.01 * (z > 0).float().mean(0)
-        z = z / frequency.clamp(min=0.01).sqrt()
     alpha = torch.sigmoid(logits)
     m = alpha if "soft" in flags else (alpha > 0.5).float() + alpha - alpha.detach()
     if "none" in flags:
@@ -442,7 +437,6 @@ def test_bayesncls_network_is_its_equations(training, flags):
         assert not torch.equal(model(IMAGES)[2] > 0.5, m > 0.5)
     else:
         assert_equal_with_gradients(model, model(IMAGES), [h, z * m, m, alpha])
-    assert_close(model.state_dict()["frequency"], frequency)
 
 
 @pytest.mark.parametrize("arch, scales", [("resnet18", [1, 0]), ("resnet50", [1, 1, 0])])
@@ -1180,8 +1174,7 @@ def test_adjusted_consistency_is_above_exact_chance(n):
     active = torch.randperm(60)[:n]
     cons, chance = y[active].bincount().max().item() / n, naive_chance(sizes)[n - 1]
     found = common.of_dimensions(torch.zeros(60, 1).index_fill(0, active, 1), y)
-    near = 4 if n < 20 else 2  # of 200 random orders
-    assert found["adjusted"] == pytest.approx(100 * (cons - chance) / (1 - chance), abs=near)
+    assert found["adjusted"] == pytest.approx(100 * (cons - chance) / (1 - chance), abs=2)
 
 
 # ---- what the evaluation is to look at
@@ -1232,10 +1225,107 @@ def test_evaluation_is_of_labelled_images_in_eval_mode(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------ presets
-PRESETS = {  # digests of a program's presets; "sparsehead byol" is its --base
-    "simclr": "c1587e85d46384b8",
-    "ncl": "b9ec1f0b0a1f6ec7",
-    "bayesncl": "5d2dba18b034c8c0",
+# What the papers and the authors' code say. What is left out there is left out here. A base of
+# sparsehead.py is "sparsehead byol". "lr=0.3 * 16": 0.3 for 256 images, of which a batch has 4,096.
+def head(hidden, out):
+    return dict(head_hidden=hidden, head_out=out)
+
+
+STRONG_VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5)
+WEAK_VIEWS = dict(min_scale=0.2, jitter=0.4, gray=0.2)
+
+# NCL and, in its authors' code, SimCLR; BayesNCL
+OF_NCL = STRONG_VIEWS | dict(arch="resnet18", crop="bicubic")
+OF_NCL |= dict(optimizer="lars", warmup=10, weight_decay=1e-4, temperature=0.2, head="mlp")
+NCL_32 = OF_NCL | head(2048, 256) | dict(image_size=32, epochs=200, batch_size=256, lr=0.4)
+NCL_224 = OF_NCL | head(16384, 2048) | dict(image_size=224, epochs=100, batch_size=128, lr=0.3 / 2)
+GATE_32 = dict(gate="ste", gate_layers=2, gate_hidden=2048, gate_lr=0.1, gate_temperature=1)
+GATE_32 |= dict(prior=0.8, kl_weight=3e-5, detach=True)
+
+# SparseHead on small images: the settings of W-MSE's code, which warms up for 500 steps
+WMSE = dict(optimizer="adam", weight_decay=1e-6, batch_size=512, schedule="step", head_hidden=1024)
+WMSE_32 = WMSE | dict(image_size=32, lr=3e-3, epochs=1000, warmup=500 / (50_000 // 512))
+WMSE_32 |= dict(head_out=64, whiten_size=128, whiten_splits=1)
+WMSE_64 = WMSE | dict(image_size=64, lr=2e-3, head_out=128, whiten_size=256, whiten_splits=4)
+WMSE_224 = WMSE | STRONG_VIEWS | dict(lr=2e-3, head_out=128, whiten_size=256, whiten_splits=1)
+SPARSEHEAD = WEAK_VIEWS | dict(gray=0.1, blur=0, crop="bicubic", order="colour-crop")
+SPARSEHEAD |= dict(arch="resnet18", head="mlp", temperature=0.5, momentum=0.99, sparse_weight=1e-4)
+ON_STL10 = WMSE_64 | dict(epochs=2000, warmup=500 / (105_000 // 512))
+ON_TINY = WMSE_64 | dict(warmup=500 / (100_000 // 512))
+
+# and on ImageNet those of each base's own paper or code
+LARGE = dict(arch="resnet50", image_size=224, epochs=1000, batch_size=4096, weight_decay=1e-6)
+LARGE |= dict(optimizer="lars", schedule="cosine", warmup=10)
+BYOL = LARGE | head(4096, 256)
+WIDE = LARGE | head(8192, 8192) | dict(batch_size=2048, lr=0.2 * 8)
+SWAV = LARGE | head(2048, 128) | STRONG_VIEWS | dict(crop="bilinear")
+SPARSEHEADS_224 = {
+    "sparsehead wmse": WMSE_224,
+    "sparsehead simclr": LARGE | head(2048, 128) | dict(lr=0.3 * 16, jitter=0.8, temperature=0.5),
+    "sparsehead byol": BYOL | dict(lr=0.2 * 16, weight_decay=1.5e-6, jitter=0.4, momentum=0.996),
+    "sparsehead barlow": WIDE | dict(bias_lr=0.0048 * 8, weight_decay=1.5e-6),
+    "sparsehead vicreg": WIDE | dict(jitter=0.4, gray=0.2),
+    "sparsehead ssl-hsic": BYOL | dict(lr=0.4 * 16, momentum=0.99),
+    "sparsehead swav": SWAV | dict(lr=4.8, temperature=0.1, prototypes=3000),
+}
+
+LPJEPA = WEAK_VIEWS | dict(mu=0, invariance_weight=25, projections=8192)
+LPJEPA |= dict(optimizer="lars", epochs=1000, weight_decay=1e-4, warmup=10)
+LPJEPA_32 = LPJEPA | head(512, 512) | dict(arch="resnet18", batch_size=256)
+LPJEPA_32 |= dict(lr=0.03, match_weight=250)
+LPJEPA_224 = LPJEPA | head(2048, 2048) | dict(arch="resnet50", batch_size=128, blur=0.5)
+LPJEPA_224 |= dict(lr=0.165 / 2, match_weight=125)
+
+SIMSIAM = WEAK_VIEWS | dict(batch_size=512, optimizer="sgd", predictor=True, stop_grad=True)
+SIMSIAM |= dict(head_out=2048, predictor_hidden=512, zero_init_residual=True)
+SIMSIAM_32 = SIMSIAM | dict(arch="resnet18", image_size=32, blur=0, crop="bilinear")
+SIMSIAM_32 |= dict(epochs=800, lr=0.03 * 2, weight_decay=5e-4, projector_layers=2)
+SIMSIAM_224 = SIMSIAM | dict(arch="resnet50", image_size=224, blur=0.5)
+SIMSIAM_224 |= dict(epochs=100, lr=0.05 * 2, weight_decay=1e-4, projector_layers=3)
+
+ON_CIFAR = {
+    "simclr": NCL_32,
+    "ncl": NCL_32 | dict(activation="rep_relu"),
+    "bayesncl": NCL_32 | GATE_32 | dict(activation="rep_relu"),
+    "sparsehead": WMSE_32 | SPARSEHEAD,
+    "sparsehead wmse": WMSE_32,
+    "sparsehead swav": dict(epochs=1000, temperature=0.1),
+    "lpjepa": LPJEPA_32,
+    "simsiam": SIMSIAM_32,
+}
+METHODS_224 = {
+    "simclr": NCL_224,
+    "ncl": NCL_224 | dict(activation="relu"),
+    "bayesncl": NCL_224 | dict(activation="relu", gate_lr=0.1, gate_hidden=16384),
+    "lpjepa": LPJEPA_224,
+}
+PUBLISHED = {
+    "cifar10": ON_CIFAR,
+    "cifar100": ON_CIFAR,
+    "stl10": {"sparsehead": ON_STL10 | SPARSEHEAD, "sparsehead wmse": ON_STL10},
+    "tiny-imagenet-200": {"sparsehead": ON_TINY | SPARSEHEAD, "sparsehead wmse": ON_TINY},
+    "imagenet": SPARSEHEADS_224 | {"simsiam": SIMSIAM_224},
+    "imagenet100": SPARSEHEADS_224 | METHODS_224,
+}
+
+
+def parser_of(program):
+    name, *base = program.split()
+    return importlib.import_module(name).parser(*base)
+
+
+@pytest.mark.parametrize("name, program", [(n, p) for n in PUBLISHED for p in PUBLISHED[n]])
+def test_a_preset_is_the_published_one(name, program):
+    published = PUBLISHED[name][program]
+    preset = parser_of(program).presets[name]
+    assert {key: preset[key] for key in published} == pytest.approx(published)
+
+
+# Of all presets, ours too: a digest for each program; "sparsehead byol" is its --base.
+PRESETS = {
+    "simclr": "996b08ba512f8226",
+    "ncl": "1634ed2ff844cd48",
+    "bayesncl": "e5e696f569ae8355",
     "sparsehead": "6537063217674471",
     "sparsehead byol": "0e9eb3325917de2d",
     "sparsehead barlow": "d6752ddc1b0505b6",
@@ -1244,15 +1334,10 @@ PRESETS = {  # digests of a program's presets; "sparsehead byol" is its --base
     "sparsehead swav": "e0190bd7a5f420c4",
     "sparsehead ssl-hsic": "1fdf5bd2a4140e13",
     "simsiam": "d06d541ba69f3fa0",
-    "nce": "53a935a348d556c9",
-    "mmncl": "a237519b9d5eb46b",
-    "lpjepa": "630c420f06a6f7de",
+    "nce": "7236074fde59a0e8",
+    "mmncl": "2669b7da306b6ba9",
+    "lpjepa": "9cad3f0a6bfea64e",
 }
-
-
-def parser_of(program):
-    name, *base = program.split()
-    return importlib.import_module(name).parser(*base)
 
 
 @pytest.mark.parametrize("program", PRESETS)
@@ -1512,7 +1597,7 @@ def test_an_interrupted_training_ends_as_a_plain_loop(program, tmp_path, capsys)
         with dies(common, "evaluate", 1, KeyboardInterrupt), pytest.raises(SystemExit):
             run_program(f"{name}.py --device cpu --data-root {moved} --resume {run}")
     assert stop.value.code == 130
-    assert f"go on: python {sys.argv[0]} --resume {run}\n" in capsys.readouterr().err
+    assert f"stopped: python {sys.argv[0]} --resume {run}\n" in capsys.readouterr().out
     found = common.load_checkpoint(run / "checkpoint.pt")["model"]
     for key, weight in weights.items():
         assert torch.allclose(found[key], weight, rtol=1e-6), key
@@ -1618,7 +1703,7 @@ def test_a_label_of_one_class_is_left_out(tiny, tmp_path, monkeypatch, capsys):
 ONE_OF_EACH = [  # of the methods
     "simclr.py --loss spectral --head none --dataset unlabelled --optimizer lars",
     "ncl.py --topk 20 --head linear --activation softplus",
-    "bayesncl.py --similarity ipw --gate-layers 3 --no-detach",
+    "bayesncl.py --loss spectral --topk 20 --gate-layers 3 --no-detach",
     "sparsehead.py --base swav --prototypes 20 --bias-lr 1e-3",
     "simsiam.py --no-stop-grad --no-predictor --zero-init-residual",
     "nce.py --weights non-negative --head mlp --crop bicubic",
@@ -2715,7 +2800,6 @@ NAMES = {"names.txt": "ant\nbee\n"}
 X = {"x.npy": X_TRAIN}
 ALIKE = {"tiny.npz": ARRAYS | dict(x_train=X_TRAIN[[0] * 20])}
 WIDER = {"tiny.npz": ARRAYS | dict(x_train=X_TRAIN[:, 1:], x_test=X_TEST[:, 1:])}
-SEED = '{"run": "a", "seed": 1, "settings": {"dataset": "x"}, "robustness": {}}\n'
 Z = np.eye(9, 3)
 FLIPPED = saved({"z": torch.ones(9, 3)}).replace(b"\x80?", b"\x81?", 1)  # a bit of a number
 
@@ -2750,7 +2834,7 @@ REFUSED = {
     "large limit": ({}, "simclr.py --limit 241", "there are 240 training images"),
     "memory": ({}, "simclr.py --head-hidden 100000000000000", "out of memory; --batch-size"),
     "diverging": ({}, "simclr.py --optimizer sgd --lr 1e30", "epoch 1: the loss; not finite"),
-    "another run": ({}, "simclr.py --out {ncl}", "is another run"),
+    "another run": ({}, "simclr.py --out {ncl}", "is not empty"),
     "no run": ({}, "simclr.py --resume nowhere", "nowhere is no run: its config.json"),
     "another's run": ({}, "sae.py {ncl} --resume {ncl}", "is a run of ncl.py"),
     "resumed with": ({}, "ncl.py --resume {ncl} --lr .5 --out a", "leave out lr, out"),
@@ -2869,7 +2953,6 @@ REFUSED = {
     "three rates": ({}, "finetune.py {ncl} --labels .1 1 --lr 1 2 3", "--lr has 3 values"),
     "another backbone": ({"copy/backbone.pt": saved({})}, "finetune.py copy --lr 1", "not fit"),
     "wide images": (WIDER, "robustness.py {ncl} --data-root .", "square images only"),
-    "one run twice": ({"r.jsonl": 2 * SEED}, "robustness.py r.jsonl --draw a.png", "two runs"),
     "no text": ({}, "words.py {ncl}", "no text.npz"),
     "a folder of weights": ({"copy/notes": ""}, "weights.py {ncl} copy", "is there already"),
     # studies/
@@ -2879,8 +2962,8 @@ REFUSED = {
 
 
 def contents_of(folder):
-    """The bytes of every file in a folder, and its folders, but for runs/."""
-    paths = [path for path in Path(folder).rglob("*") if path.name != "runs"]
+    """The bytes of every file in a folder, and its folders, but for what is in runs/."""
+    paths = [path for path in Path(folder).rglob("*") if "runs" not in path.parts]
     return {path: path.is_file() and path.read_bytes() for path in paths}
 
 
@@ -3536,7 +3619,7 @@ def test_every_flag_is_read(method):
     flags = {action.dest for action in module.parser()._actions}
     text = TEXTS[f"{method}.py"] + TEXTS["common.py"]
     read = re.findall(r'(?:\bargs\.|getattr\(args, "|typed\.get\(")(\w+)', text)
-    assert flags - {"help"} <= {*read, *getattr(module, "VIEWS", {})}
+    assert flags - {"help"} <= {*read, *common.VIEWS}
 
 
 # ---------------------------------------------------------------------------------------- the pages

@@ -51,7 +51,8 @@ TRIAL_SEEDS = 101, 102, 103
 TRIAL_EPOCHS = 50
 PRIOR = bayesncl.PRESETS["cifar100"]["prior"]
 KL_WEIGHT = bayesncl.PRESETS["cifar100"]["kl_weight"]
-GATE_RATE = bayesncl.SHAPES["gate_lr"] / bayesncl.SHAPES["lr"]  # times the rate of the rest
+OURS = bayesncl.PRESETS["shapes"]
+GATE_RATE = OURS["gate_lr"] / OURS["lr"]  # times the rate of the rest
 
 
 # ----------------------------------------------------------------------------------- data and views
