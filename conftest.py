@@ -5,7 +5,9 @@ import contextlib
 import functools
 import importlib
 import io
+import itertools
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -83,6 +85,16 @@ def write_files(root, files):
             np.savez(path, **content)
         else:
             np.save(path, content)
+
+
+@functools.cache
+def naive_chance(sizes):
+    """The mean share of the commonest class of 1, 2, ..., N random images: every draw counted."""
+    N = sum(sizes)
+    total = [0] * (N + 1)
+    for counts in itertools.product(*(range(size + 1) for size in sizes)):
+        total[sum(counts)] += math.prod(map(math.comb, sizes, counts)) * max(counts)
+    return [total[n] / (n * math.comb(N, n)) for n in range(1, N + 1)]
 
 
 class Parsed(Exception):

@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import struct
+import time
 import zlib
 from argparse import Namespace
 
@@ -24,7 +25,7 @@ import selection
 import shapes
 import sparsehead
 from conftest import ROOT, records, refusal, run_program, write_files
-from run_folder import data_of, load_run, read_json, read_run, write_json
+from run_folder import data_of, load_run, progress, read_json, read_run, write_json
 
 import numpy as np
 import pyarrow as pa
@@ -891,3 +892,19 @@ def test_a_copys_backbone_is_plain_torchvisions(run_of, tmp_path):
     theirs.load_state_dict(torch.load(tmp_path / "small/backbone.pt", weights_only=True))
     x = torch.randn(2, 3, 104, 104)
     assert torch.allclose(theirs.eval()(x), copied.backbone.eval()(x), atol=1e-4)
+
+
+# -------------------------------------------------------------------- run_folder: progress
+OF_FOUR_SECONDS = ["views: 3/8, 20 s left", "views: 6/8, 8 s left"]
+
+
+@pytest.mark.parametrize("seconds, lines", [(4, OF_FOUR_SECONDS), (0.1, [])])
+def test_progress_is_a_line_each_ten_seconds(monkeypatch, capsys, seconds, lines):
+    clock = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    done = []
+    for item in progress("abcdefgh", "views"):
+        done.append(item)
+        clock[0] += seconds
+    assert done == [*"abcdefgh"]
+    assert capsys.readouterr().err.splitlines() == lines

@@ -1,0 +1,458 @@
+"""interpret.py: each number beside a naive loop, chance in closed form, planted dimensions."""
+
+import collections
+import csv
+import functools
+import itertools
+import json
+import math
+import os
+import re
+import runpy
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import interpret
+from conftest import (
+    naive_chance,
+    run_program,
+    write_files,
+)
+
+import numpy as np
+import pytest
+import scipy.optimize
+import scipy.sparse as scipy_sparse
+import scipy.stats
+import torch
+from safetensors.torch import save_file
+from sklearn import metrics as sklearn_metrics
+
+
+# ---- the oracle, in plain loops: what interpret.py has to find, and a page of look.py to hold
+def naive_activity(z, rule):
+    """The rule that is meant; on which images the dimensions of z (N, K), or their halves, are
+    active, and how strongly, with signs: (N, K) or (N, 2K) each.
+    """
+    rows = z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-12)
+    rows[:, z.min(0) == z.max(0)] = 0
+    is_sparse = (abs(rows) > 1e-5).mean() <= 0.5
+    if rule == "auto":
+        rule = "nonzero" if is_sparse else "top:0.01"
+    if rule == "nonzero":
+        active = abs(rows) > 1e-5
+        return rule, active, rows * active
+    most = max(1, round(float(rule.removeprefix("top:")) * len(rows)))
+    halves = np.concatenate([rows, -rows], 1) if (rows < 0).any() else rows
+    least = np.maximum(halves.min(0), 0 if is_sparse else -1)
+    active = (np.argsort(np.argsort(-halves, 0), 0) < most) & (halves > least)
+    ends_at_0 = np.sort(halves, 0)[-most] <= 0  # then a list's strengths are those above the least
+    return rule, active, active * (halves - least * ends_at_0)
+
+
+def naive_dimension(on, strength, y, orders):
+    """What a dimension says about a label. orders: images from the end of random directions."""
+    sizes, n = np.bincount(y), on.sum()
+    if n == 0:
+        return {}
+    chance = naive_chance(tuple(sizes))[n - 1]
+    hits = np.bincount(y[on], minlength=len(sizes))
+    cons, room = hits.max() / n, max(1 - chance, 1e-9)
+    f1 = 2 * hits / (n + sizes)
+    best = np.argmax(f1)
+    ap = sklearn_metrics.average_precision_score(y == best, np.where(on, strength, -1))
+    own = {"class": hits.argmax(), "best": best, "cons": cons, "chance": chance, "f1": max(f1)}
+    own |= {"entropy": scipy.stats.entropy(np.bincount(y, strength)), "ap": ap}
+    own["adjusted"] = (cons - chance) / room
+    if orders is not None:
+        counts = np.max([(y[orders[:, :n]] == c).sum(1) for c in range(len(sizes))], 0)
+        mean = counts.mean() / n
+        own |= {"directions": mean, "lead": (cons - mean) / room}
+        own["better"] = np.mean(counts < hits.max())
+    return own
+
+
+def naive_mono(strength, judge):
+    """The mean cosine of pairs of images, by the product of their strengths; less that of all."""
+    unit = judge / np.linalg.norm(judge, axis=1, keepdims=True)
+    scaled = (strength - strength.min()) / max(np.ptp(strength), 1e-12)
+    pairs = ~np.eye(len(judge), dtype=bool)
+    cosines, weights = (unit @ unit.T)[pairs], np.outer(scaled, scaled)[pairs]
+    return np.average(cosines, weights=weights) - cosines.mean() if weights.any() else np.nan
+
+
+def naive_best_f1(active, y):
+    """F1 of the dimension for each class that is best on the other half of the images."""
+    half = np.random.default_rng(0).permutation(len(y)) % 2 == 1
+    scores = []
+    for c in range(y.max() + 1):
+        f1 = []
+        for part in half, ~half:
+            size = (part & (y == c)).sum() or np.nan
+            f1.append(2 * active[part & (y == c)].sum(0) / (active[part].sum(0) + size))
+        scores.append((f1[0][f1[1].argmax()] + f1[1][f1[0].argmax()]) / 2)
+    return np.array(scores)
+
+
+def naive_measure(active, values, labels, judge=None, orders=None):
+    """Columns and numbers of an embedding or a control."""
+    n, strengths = active.sum(0), abs(values)
+    often = n >= max(1, round(interpret.RARE * len(active)))
+    columns = {"n": n, "act": active.mean(0), "mean": strengths.mean(0)}
+    numbers = {"act": active.mean(), "entries": n.sum() / len(active), "live_dims": sum(n > 0)}
+    numbers["rare_dims"] = numbers["live_dims"] - often.sum()
+    if judge is not None:
+        columns["mono"] = np.array([naive_mono(strength, judge) for strength in strengths.T])
+        numbers["mono"] = np.nanmean(columns["mono"])
+    for prefix, y in labels.items():
+        each = [naive_dimension(*pair, y, orders) for pair in zip(active.T, strengths.T)]
+        found = {}
+        for key in max(each, key=len):
+            columns[prefix + key] = found[key] = np.array([own.get(key, np.nan) for own in each])
+        numbers[f"{prefix}entropy"] = np.nanmean(found["entropy"])
+        percent = {key: found[key] for key in ("cons", "f1", "ap")}
+        percent |= {"adjusted": found["adjusted"][often], "best_f1": naive_best_f1(active, y)}
+        if orders is not None:
+            percent["lead"] = found["lead"][often]
+            numbers[f"{prefix}above"] = sum(found["better"] >= 0.95)
+        numbers |= {prefix + key: 100 * np.nanmean(column) for key, column in percent.items()}
+    return columns, numbers
+
+
+def naive_projections(vectors, directions, seed):
+    """Centred vectors of norm 1, projected on random directions: (N, directions)."""
+    centred = vectors - vectors.mean(0, dtype=np.float64)
+    unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    draw = torch.Generator().manual_seed(seed)
+    basis = torch.randn(vectors.shape[1], directions, generator=draw).numpy()
+    return unit @ (basis / np.linalg.norm(basis, axis=0))
+
+
+def naive_cosines(values):
+    """The |cosine| of each two dimensions over the images, (K, K), 0 of a dimension with itself."""
+    unit = values / np.linalg.norm(values, axis=0).clip(1e-12)
+    return abs(unit.T @ unit) * ~np.eye(len(unit.T), dtype=bool)
+
+
+def naive_findings(z, rule, labels, h, judge):
+    """The rule, columns, the numbers of interpret.json, and those of each control."""
+    rule, active, values = naive_activity(z, rule)
+    n, live = active.sum(0), active.any(0).sum()
+    families = {"directions_of_z": z} if h is None else {"directions_of_h": h, "directions_of_z": z}
+    along = naive_projections(z if h is None else h, 1000, seed=0)
+    columns, numbers = naive_measure(active, values, labels, judge, np.argsort(-along, 0).T)
+    numbers["corr"] = naive_cosines(values).sum() / (live * (live - 1))
+    numbers["constant_dims"] = ((z.min(0) == z.max(0)) & (z[0] != 0)).sum()
+    controls = collections.defaultdict(collections.Counter)
+    for seed in 1, 2, 3, 4, 5:
+        mix = np.random.default_rng(seed).permutation(len(z))
+        mixed = {prefix: y[mix] for prefix, y in labels.items()}
+        draws = {"shuffled": naive_measure(active, values, mixed)[1]} if labels else {}
+        for name, vectors in families.items():
+            along = naive_projections(vectors, len(n), seed)
+            matched = np.argsort(np.argsort(-along, 0), 0) < n
+            least = np.where(matched, along, np.inf).min(0) if rule == "nonzero" else 0
+            along = np.where(matched, along - least, 0)
+            draws[name] = naive_measure(matched, along, labels, judge)[1]
+        for name, own in draws.items():
+            controls[name].update({key: number / 5 for key, number in own.items()})  # adds
+    return rule, columns, numbers, controls
+
+
+# ---- what is measured
+def sparse_z(dims, signed=False):
+    """(97, dims), few entries: a dead dimension, one of a single image, an empty row."""
+    draw = np.random.default_rng(0)
+    z = draw.uniform(0.1, 2, (97, dims))
+    z[:, 2:] *= draw.random((97, dims - 2)) < 0.3
+    if signed:
+        z *= draw.choice([-1, 1], z.shape)
+    z[:, 3] = z[1:, 10] = z[5] = 0
+    z[0, 10] = 1
+    return z.astype(np.float32)
+
+
+def as_csr(z, **others):
+    """z as scipy writes it."""
+    a = scipy_sparse.csr_array(z)
+    parts = dict(format="csr", shape=a.shape, data=a.data, indices=a.indices, indptr=a.indptr)
+    return parts | others
+
+
+SIGNED_Z = sparse_z(12, signed=True)
+DENSE_Z = np.random.default_rng(1).normal(size=(97, 12)).astype(np.float32)
+DENSE_Z[:, 4] += 9  # so -4 is never above 0
+DENSE_Z[:, 9] = -0.5
+H_OF_Z = np.random.default_rng(2).normal(size=(97, 5)).astype(np.float32) + 1
+KIND_OF = np.random.default_rng(3).permutation(np.repeat([0, 1, 2], [44, 31, 22]))
+PLACE_OF = np.random.default_rng(5).permutation(np.repeat([0, 1, 2], [60, 36, 1]))
+NUMBERED = np.array([0, 2, 5])  # classes of y; below, of other files and of the background
+LARGE_INTS = np.array([2**63 + 1, 2**63 + 2, 2**64 - 1], np.uint64)
+IN_BYTES = np.array([b"ant", b"bee", b"c\xe9"])
+IN_WORDS = np.array(["bée", "cat\u2028tabby", '"dog", cow'])
+CLASS_NAMES = ["ant\u2028a", "", " cow", "cat\x1c\x85", "dog", "bee\x0b\x0c"]
+CLASS_NAMES_FILE = "\ufeff" + "\r\n".join(CLASS_NAMES) + "\r\n"  # with a mark and ends of Windows
+
+
+def measured(z, classes=None, known="", rule="auto", flags="", layout=dict, source="a.npz"):
+    """An embedding, the classes of y, what else is known of it, and how it is given."""
+    return SimpleNamespace(**locals())
+
+
+MEASURED = {
+    "sparse": measured(sparse_z(50), NUMBERED, "h", flags="--classes names.txt"),
+    "entries": measured(
+        SIGNED_Z, IN_BYTES, "background h", flags="--judge judge.npy", layout=as_csr
+    ),
+    "its strongest": measured(
+        SIGNED_Z, LARGE_INTS, "h", rule="top:0.1", flags="--out b/c", layout=as_csr
+    ),
+    "all active": measured(abs(DENSE_Z[:, :6]), NUMBERED, "h", rule="nonzero"),
+    "halves": measured(DENSE_Z, NUMBERED, "background", rule="top:0.06", source="run"),
+    "no labels": measured(SIGNED_Z, None, "h", rule="top:0.1", layout=as_csr),
+    "few": measured(abs(DENSE_Z)),
+}
+
+
+@functools.cache
+def naive_expected(name):
+    case = MEASURED[name]
+    labels = {} if case.classes is None else {"": KIND_OF}
+    if "background" in case.known:
+        labels["background_"] = PLACE_OF
+    h = H_OF_Z if "h" in case.known.split() else None
+    judge = H_OF_Z**2 if "judge" in case.flags else h
+    return naive_findings(case.z.astype(float), case.rule, labels, h, judge)
+
+
+TABLE = {"active": ("entries", ".1f"), "live": ("live_dims", ".0f"), "Cons.": ("cons", ".1f")}
+TABLE |= {"adj.": ("adjusted", ".1f"), "AP": ("ap", ".1f"), "best F1": ("best_f1", ".1f")}
+TABLE |= {"Mono": ("mono", ".3f")}
+
+
+def expected_table(numbers, controls):
+    """The cells of the printed table."""
+    titles = {"": "class", "background_": "background"}
+    titles = {prefix: titles[prefix] for prefix in titles if prefix + "cons" in numbers}
+    headings = list(TABLE) if titles else ["active", "live", "Mono"]
+    rows = [["dimensions", *headings]]
+    for prefix, title in (titles or {"": "no labels"}).items():
+        for name, own in {title: numbers, **controls}.items():
+            row = [name.replace("_", " ")]
+            for key, digits in [TABLE[heading] for heading in headings]:
+                number = own.get(prefix + key, own.get(key, math.nan))
+                text = re.sub(r"^-(0\.0*)$", r"\1", format(number, digits))
+                row.append(text.replace("nan", "–"))
+            rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("cells", [2**21, 144], ids=["whole", "in parts"])
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, cells):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(interpret, "CELLS", cells)
+    monkeypatch.setattr(interpret, "RARE", 0.03)  # on two images or fewer
+    case = MEASURED[name]
+    beside = {"background": IN_WORDS[PLACE_OF], "h": H_OF_Z}
+    arrays = case.layout(z=case.z) | {key: beside[key] for key in case.known.split()}
+    if case.classes is not None:
+        arrays["y"] = case.classes[KIND_OF]
+    files = {"a.npz": arrays, "run/embeddings.npz": arrays, "judge.npy": H_OF_Z**2}
+    write_files(".", files | {"names.txt": CLASS_NAMES_FILE.encode()})
+    of_rule = "" if case.rule == "auto" else f"--active {case.rule}"
+    run_program(f"interpret.py {case.source} {of_rule} {case.flags}")
+    rule, columns, numbers, controls = naive_expected(name)
+    (folder,) = [path.parent for path in Path(".").rglob("interpret.json")]
+    assert str(folder) == {"its strongest": "b/c", "halves": "run"}.get(name, "a.npz-interpret")
+    record = json.loads((folder / "interpret.json").read_text().replace("null", "NaN"))
+    assert (record["source"], record["active"]) == (case.source, rule)
+    close = functools.partial(pytest.approx, rel=1e-4, abs=1e-5, nan_ok=True)
+    assert record["numbers"] == close(numbers)
+    for control in "shuffled", "directions_of_h", "directions_of_z":
+        assert record.get(control, {}) == close(controls.get(control, {})), control
+
+    order = np.argsort(-columns["mean"], kind="stable")  # of the rows of dimensions.csv
+    names = [str(k) for k in range(case.z.shape[1])]
+    if len(order) > len(names):
+        names = [sign + k for sign in "+-" for k in names]
+    with open(folder / "dimensions.csv", encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["dimension"] for row in rows] == [names[k] for k in order]
+    assert rows[0].keys() - {"name"} == {"dimension", *columns}
+    if "names" in case.flags:
+        names_of = {"": ""} | {str(c): CLASS_NAMES[c] for c in case.classes}
+        assert [row["name"] for row in rows] == [names_of[row["best"]] for row in rows]
+    for key, column in columns.items():
+        texts = [row[key] for row in rows]
+        if key.endswith(("class", "best")):
+            own = IN_WORDS if "_" in key else case.classes
+            own = [*map(str, ["ant", "bee", r"c\udce9"] if own is IN_BYTES else own), ""]
+            assert texts == [own[c] for c in np.nan_to_num(column[order], nan=-1).astype(int)], key
+        else:
+            assert [float(text or "nan") for text in texts] == close(column[order]), key
+
+    text = (folder / "interpret.txt").read_text(encoding="utf-8")
+    lines = [line.strip("| ") for line in text.splitlines() if line.startswith("|")]
+    table = [re.split(r" +\| +", line) for line in lines]
+    assert [table[0], *table[2:]] == expected_table(numbers, controls)
+    live = numbers["live_dims"]
+    words = [f"97 images, {len(case.z.T)} dimensions", f"\n{len(order) - live} dead "]
+    words += [f"{numbers['rare_dims']} active on less than 0.1 %"]
+    if "lead" in numbers:
+        words += [f"class: adj. is {numbers['lead']:+.1f} beside random directions of "]
+        words += [f" {numbers['above']} of {live} live dimensions"]
+        words += [f"best:\n  {names[np.nanargmax(columns['f1'])]}: "]
+        words += [f", F1 {100 * np.nanmax(columns['f1']):.0f} %, active on"]
+    assert [phrase for phrase in words if phrase not in text] == []
+
+
+def test_of_many_dimensions_a_sample_is_compared(monkeypatch):
+    monkeypatch.setattr(interpret, "LARGE", 8)
+    monkeypatch.setattr(interpret, "SAMPLE", 7)
+    labels = {"": KIND_OF, "background_": PLACE_OF}
+    found = interpret.interpret(interpret.Embedding(SIGNED_Z, labels))
+    assert found.numbers["live_dims"] == 11
+    for control in found.controls.values():
+        assert control["live_dims"] == 7
+        undefined = {key for key, value in control.items() if value is None}
+        assert undefined == {"best_f1", "background_best_f1"}
+    _, _, values = naive_activity(SIGNED_Z.astype(float), "nonzero")
+    cosines = naive_cosines(values)
+    samples = itertools.combinations(np.flatnonzero(values.any(0)), 7)
+    means = [cosines[np.ix_(dims, dims)].sum() / (7 * 6) for dims in samples]
+    assert min(abs(np.array(means) - found.numbers["corr"])) < 1e-6
+
+
+# ---- chance, ties and limits
+def test_chance_is_what_random_images_have():
+    mean, high = interpret.chance_curve((1, 20, 300, 400))
+    draws = np.random.default_rng(0)
+    for n in 40, 100, 101, 500:
+        cons = draws.multivariate_hypergeometric([1, 20, 300, 400], n, size=4000).max(1) / n
+        assert mean[n - 1] == pytest.approx(cons.mean(), abs=2e-3)
+        assert high[n - 1] == pytest.approx(np.quantile(cons, 0.95), abs=1 / n)
+
+
+@pytest.mark.parametrize("levels", [[-1.0, 1.0], [0.0, 0.0, 0.0, 1.0]], ids=["dense", "sparse"])
+def test_ties_ignore_the_order_of_the_file(levels):
+    z = np.random.default_rng(0).choice(levels, (400, 20))
+    e = interpret.Embedding(z, {"": np.arange(400) // 100})  # sorted, as in many files
+    found = interpret.interpret(e, "top:0.02", controls=False)
+    assert np.nanmean(found.columns["adjusted"]) < 0.3
+
+
+def test_an_array_may_be_sparse_and_a_sparse_matrix_is():
+    entries_of = {(2, 2, 0, 0): [2, 2], (2, 2, 2, 0, 0): [1, 3], (2, 3e-5, 1.5e-5, 0, 0): [2, 2]}
+    for row, expected in entries_of.items():
+        z = np.array([np.roll(row, i) for i in range(len(row))])
+        both = z, interpret.Entries(*np.nonzero(z), z[np.nonzero(z)], *z.shape)
+        found = [interpret.interpret(interpret.Embedding(z), controls=False) for z in both]
+        assert [of_one.numbers["entries"] for of_one in found] == expected
+
+
+def rounded(size, noise):
+    """`size` on 400 images, up to noise."""
+    return size * (1 + noise * np.random.default_rng(1).uniform(-1, 1, 400))
+
+
+COLUMNS_3 = {  # a column of z; whether it is equal on all images
+    "equal": (rounded(0.3, 0), True),
+    "rounded": (rounded(-0.3, 3e-6).astype(np.float32), True),
+    "a step of float16": (np.float16([0.3, 0.3002] * 200), True),
+    "a step of integers": (np.array([1000, 1001] * 200), False),
+    "of images that are not 0": (np.array([0.3, 0, 0.3, 0.3] * 100), True),
+    "small": (rounded(0.1, 1) - 0.1, False),
+    "far from 0": (rounded(5, 1e-3), False),
+}
+
+
+@pytest.mark.parametrize("column, equal", COLUMNS_3.values(), ids=COLUMNS_3)
+@pytest.mark.parametrize("rule", ["nonzero", "top:0.2"])
+def test_what_rounding_alone_varies_is_dead(rule, column, equal):
+    z = np.random.default_rng(0).normal(size=(400, 9)) * (1 + np.arange(400) % 3)[:, None]
+    z = (100 * z).astype(column.dtype)
+    z[column == 0] = 0
+    z[:, 3] = column
+    for values in z, interpret.Entries(*np.nonzero(z), z[np.nonzero(z)], *z.shape):
+        found = interpret.interpret(interpret.Embedding(values), rule, controls=False)
+        assert found.activations.n[3::9].any() != equal
+        assert found.numbers["constant_dims"] == equal
+
+
+FORMS = {  # of one z
+    "reversed": lambda z: z[::-1].copy()[::-1],
+    "list": np.ndarray.tolist,
+    "with gradient": lambda z: torch.tensor(z).requires_grad_(),
+    "bfloat16": lambda z: torch.tensor(z).bfloat16(),
+    "sparse": lambda z: torch.tensor(z).to_sparse(),
+    "float16": lambda z: z.astype(np.float16),
+    "big-endian": lambda z: z.astype(">f8"),
+    "by columns": np.asfortranarray,
+    "read-only": lambda z: np.frombuffer(z.tobytes(), z.dtype).reshape(z.shape),
+}
+IN_OBJECTS = np.array(["ant", "bee", "cat"], object)
+
+
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_every_form_of_an_embedding_is_measured_alike(form):
+    z = np.round(4 * SIGNED_Z) / 4
+    plain = interpret.interpret(interpret.Embedding(z, {"": KIND_OF}), controls=False)
+    for y in KIND_OF.tolist(), {"": IN_OBJECTS[KIND_OF]}:
+        found = interpret.interpret(interpret.Embedding(form(z), y), controls=False)
+        assert found.numbers == pytest.approx(plain.numbers)
+
+
+def test_a_collapsed_embedding_has_undefined_numbers():
+    e = interpret.Embedding(np.zeros((20, 4)), {"": np.arange(20) % 2}, judge=np.eye(20, 3))
+    numbers = interpret.interpret(e).numbers
+    assert numbers["live_dims"] == numbers["act"] == 0
+    assert numbers["cons"] is numbers["mono"] is numbers["f1"] is numbers["corr"] is None
+
+
+# ---- its files
+Z_READ = np.round(4 * SIGNED_Z) / 4  # bfloat16 can hold it
+ALL_READ = {"z": Z_READ, "y": KIND_OF[:, None], "h": H_OF_Z}
+ALL_READ = {key: torch.tensor(array) for key, array in ALL_READ.items()}
+WRITTEN = {  # a file, how it is written
+    "all.npz": lambda path: np.savez(path, **ALL_READ),
+    "other key.npz": lambda path: np.savez(path, latents=Z_READ, b=KIND_OF),
+    "lone h.npz": lambda path: np.savez(path, h=Z_READ),
+    "csr.npz": lambda path: scipy_sparse.save_npz(path, scipy_sparse.csr_array(Z_READ)),
+    "csc.npz": lambda path: scipy_sparse.save_npz(path, scipy_sparse.csc_array(Z_READ)),
+    "coo.npz": lambda path: scipy_sparse.save_npz(path, scipy_sparse.coo_array(Z_READ)),
+    "all.pt": lambda path: torch.save(ALL_READ | {"epoch": 3}, path),
+    "all.pth": lambda path: torch.save(ALL_READ, path, _use_new_zipfile_serialization=False),
+    "bfloat16.PT": lambda path: torch.save(ALL_READ["z"].bfloat16(), path),
+    "sparse.pt": lambda path: torch.save({"z": ALL_READ["z"].to_sparse()}, path),
+    "all.safetensors": lambda path: save_file(ALL_READ, path),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_every_format_is_read_alike(tmp_path, name):
+    WRITTEN[name](tmp_path / name)
+    e = interpret.read_embedding(tmp_path / name)
+    if isinstance(e.z, interpret.Entries):
+        e.z = scipy_sparse.coo_array((e.z.values, (e.z.images, e.z.dims)), e.z.shape).toarray()
+    assert np.array_equal(e.z, Z_READ)
+    if "all" not in name:
+        assert (e.labels, e.features) == ({}, None)
+    else:
+        assert np.array_equal(e.labels[""], KIND_OF)
+        assert np.array_equal(e.features, H_OF_Z)
+
+
+def test_ctrl_c_ends_interpret_in_one_line(tmp_path, monkeypatch, capsys):
+    path = tmp_path / os.fsdecode(b"caf\xe9.npy")  # a name that is no text
+    np.save(path, Z_READ)
+    monkeypatch.setattr(sys, "argv", ["interpret.py", str(path)])
+    runpy.run_path(interpret.__file__, run_name="__main__")
+    assert "caf" in capsys.readouterr().out
+    monkeypatch.setattr(csv, "writer", mock.Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_path(interpret.__file__, run_name="__main__")
+    found = stop.value.code, capsys.readouterr().err
+    assert found == (130, "interpret.py: stopped before its end\n")

@@ -1,0 +1,509 @@
+"""look.py: what a page holds, and what it shows in a browser."""
+
+import base64
+import collections
+import hashlib
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import interpret
+import look
+import shapes
+from conftest import (
+    ROOT,
+    records,
+    refusal,
+    run_program,
+    write_files,
+)
+from test_interpret import (
+    DENSE_Z,
+    H_OF_Z,
+    IN_WORDS,
+    KIND_OF,
+    NUMBERED,
+    PLACE_OF,
+    SIGNED_Z,
+    as_csr,
+    naive_activity,
+    sparse_z,
+)
+
+import numpy as np
+import pytest
+import scipy.sparse as scipy_sparse
+import torch
+from PIL import Image, ImageOps
+
+
+def page_parts(text):
+    """What a page's text holds for its script: meta, the arrays by name, its sheets of images."""
+    meta = json.loads(re.search('id="meta">(.*?)</script>', text)[1])
+    numbers = zlib.decompress(base64.b64decode(re.search('id="numbers">(.*?)</script>', text)[1]))
+    kinds = {name: kind for kind, name in look.KINDS.items()}
+    arrays = {}
+    for name, (kind, at, n) in meta.pop("arrays").items():
+        arrays[name] = np.frombuffer(numbers, kinds[kind], n, at)
+    sheets = [base64.b64decode(sheet) for sheet in re.findall('class="sheet">(.*?)<', text)]
+    return meta, arrays, [np.asarray(Image.open(io.BytesIO(sheet))) for sheet in sheets]
+
+
+def tiles_of_page(geometry, sheets):
+    """The images (N, side, side, 3) in a page's sheets, then the grey that fills the last row."""
+    side, pitch, columns = geometry["side"], geometry["pitch"], geometry["columns"]
+    assert pitch % 16 == 0  # no block of a JPEG has parts of two images
+    tiles = []
+    for sheet in sheets:
+        assert sheet.size < 3 * 16e6  # what phones take
+        tiles += list(sheet.reshape(-1, pitch, columns, pitch, 3).swapaxes(1, 2))
+    return np.concatenate(tiles)[:, :side, :side]
+
+
+# ---- the oracle: what a page has to hold, in plain loops
+# So small a page that every limit leaves something out.
+PAGE_LIMITS = dict(MOST=10, PICTURED=50, STRONGEST=6, SPREAD=5, PARTNERS=3, TOP=4, NEAR=3)
+
+
+def padded(images, width, none):
+    return images + [none] * (width - len(images))
+
+
+def dimensions_of_page(active, values, chosen):
+    """Arrays of dimensions, which show the chosen images."""
+    N, K = active.shape
+    found = collections.defaultdict(list)
+    for k, (on, strength) in enumerate(zip(active.T, abs(values).T)):
+        peak = strength.max()
+        listed = [i for i in np.argsort(-strength, kind="stable") if on[i] and i in chosen]
+        many = min(len(listed), look.SPREAD)
+        spread = [listed[round(j * (len(listed) - 1) / max(1, many - 1))] for j in range(many)]
+        shown = padded(listed[: look.STRONGEST], look.STRONGEST, N)
+        shown += padded(spread, look.SPREAD, N)
+        found["peak"].append(peak)
+        found["shown"].append(shown)
+        found["value"].append(np.append(strength, 0)[shown])  # image N is none
+        found["bins"].append(np.histogram(strength[on] / peak, look.BINS, (0, 1))[0])
+        meetings = active[on].sum(0)
+        share = meetings / (on | active.T).sum(1).clip(1)
+        share[k] = 0
+        together = np.argsort(-share, kind="stable")[: look.PARTNERS]
+        found["together"].append([o if share[o] > 0 else K for o in together])
+        found["both"].append(meetings[together])
+    return found
+
+
+def compared_on_page(label, n):
+    """What a dimension that is active on n images is compared with."""
+    own = label.direction_curves[:, n - 1]
+    found = {"chance": label.chance[n - 1], "high": label.high[n - 1], "directions": own.mean(0)}
+    found["directions_low"], found["directions_high"] = np.percentile(own, [5, 95], axis=0)
+    return found
+
+
+def images_of_page(values, chosen, features, near):
+    """Arrays of the chosen images. near: those that are nearest to each by the page."""
+    K = values.shape[1]
+    orders = np.argsort(-abs(values[chosen]), kind="stable")[:, : look.TOP]
+    size = np.take_along_axis(values[chosen], orders, 1)
+    found = {"dims": np.where(size == 0, K, orders), "size": size}
+    if features is not None:
+        x = features[chosen] / np.linalg.norm(features[chosen], axis=1, keepdims=True).clip(1e-12)
+        cosines = x @ x.T
+        found |= {"near": near, "close": []}
+        for i, own in enumerate(np.searchsorted(chosen, near)):
+            nearest = sorted(np.delete(cosines[i], i))[::-1][: look.NEAR]
+            assert i not in own
+            assert cosines[i, own] == pytest.approx(nearest, abs=1e-5)
+            found["close"].append(nearest)
+    return found
+
+
+def source_on_page(e, findings, rule, arrays, r):
+    """The arrays of source r, the names of its dimensions, and how many it has in all."""
+    z = features = e.z
+    if isinstance(z, interpret.Entries):
+        z = scipy_sparse.coo_array((z.values, (z.images, z.dims)), z.shape).toarray()
+        features = e.judge
+    _, active, values = naive_activity(z.astype(float), rule)
+    columns = findings.columns
+    interest = [columns[f"{prefix}f1"] for prefix in findings.labels]
+    interest = np.max(interest or [np.nan_to_num(columns.get("mono", columns["mean"]), nan=-9)], 0)
+    kept = np.sort(np.argsort(-interest, kind="stable")[: look.MOST])
+    chosen = arrays["images"]
+    near = arrays.get(f"{r}near", np.zeros(0)).reshape(len(chosen), -1)
+    found = {name: column[kept] for name, column in columns.items()}
+    found |= dimensions_of_page(active[:, kept], values[:, kept], set(chosen.tolist()))
+    found |= images_of_page(values[:, kept], chosen, features, near)
+    found["actives"] = active[chosen].sum(1)
+    n = active[:, kept].sum(0).clip(1)
+    for prefix, label in findings.labels.items():
+        classes = np.arange(len(label.classes))
+        found[f"{prefix}count"] = active[:, kept].T.astype(int) @ (label.y[:, None] == classes)
+        for name, values in compared_on_page(label, n).items():
+            found[prefix + name] = values
+        for name, values in compared_on_page(label, arrays["counts"].astype(int)).items():
+            found[f"{prefix}{name}_curve"] = values
+    names = [str(k) for k in kept]
+    if active.shape[1] > e.K:
+        names = [f"+{k}" if k < e.K else f"-{k - e.K}" for k in kept]
+    return found, names, active.shape[1]
+
+
+# ---- the sources
+def numbered_images(N, height, width):
+    """Each its own red, green from left to right, blue from top to bottom: (N, H, W, 3)."""
+    images = np.zeros((N, height, width, 3), np.uint8)
+    images[..., 0] = (101 * np.arange(N) % 251)[:, None, None]
+    images[..., 1] = np.linspace(0, 250, width)
+    images[..., 2] = np.linspace(250, 0, height)[:, None]
+    return images
+
+
+def shown(files, sources="z.npz", rule="auto", flags="", classes=(), images=None):
+    """Files, how they are given, and what a page has of them: names of classes, and images."""
+    return SimpleNamespace(**locals())
+
+
+COLLAPSED = np.outer(2.0 ** (np.arange(40) % 4), [1, 2, 3])  # z differs, z / |z| does not
+SMALL_IMAGES = numbered_images(97, 10, 14)
+LARGE_IMAGES = numbered_images(97, 80, 96)
+GREY_IMAGES = numbered_images(97, 17, 17)[..., 0]
+TEN_NAMES = ["a", "b", "c\u2028", "d", "e", "f\udce9", *"ghij"]
+TEN_LINES = {"names.txt": '\ufeffa\nb\r\nc\u2028\nd\ne\n"f\\udce9"\ng\nh\ni\nj'}
+CLASSES = [f"class {c}" for c in range(5)]
+BACKGROUNDS = [f"background {c}" for c in range(5)]
+OF_WORDS = {"run/words.json": json.dumps({"words": [[[f"w{k}", k]] for k in range(200)]})}
+
+
+def two_files(**other):
+    """Two embeddings of the same images, but for these arrays of the second."""
+    one = dict(z=sparse_z(11), y=KIND_OF, images=SMALL_IMAGES)
+    files = {"a.npz": one, "b.npz": one | other}
+    return shown(files, "a.npz b.npz", classes=[CLASSES[:3]], images=SMALL_IMAGES)
+
+
+PAGES_LOOKED_AT = {
+    "collapsed": shown(
+        {"z.npz": dict(z=COLLAPSED, images=SMALL_IMAGES[:40])}, images=SMALL_IMAGES[:40]
+    ),
+    "no labels": shown({"z.npy": DENSE_Z}, "z.npy", "nonzero"),
+    "only h": shown(
+        {"z.npz": dict(z=sparse_z(40), h=H_OF_Z, images=GREY_IMAGES)}, images=GREY_IMAGES
+    ),
+    "signs": shown(
+        {"z.npz": as_csr(SIGNED_Z, y=KIND_OF), "h.npz": dict(h=H_OF_Z)}
+        | {"x.npy": SMALL_IMAGES.transpose(0, 3, 1, 2)},
+        flags="--features h.npz --images x.npy",
+        classes=[CLASSES[:3]],
+        images=SMALL_IMAGES,
+    ),
+    "halves": shown(
+        {"z.npz": dict(z=DENSE_Z, y=IN_WORDS[KIND_OF], background=PLACE_OF, images=LARGE_IMAGES)},
+        rule="top:0.1",
+        classes=[sorted(IN_WORDS), BACKGROUNDS[:3]],
+        images=LARGE_IMAGES,
+    ),
+    "a judge": shown(
+        {"z.npz": as_csr(SIGNED_Z), "y.npy": NUMBERED[KIND_OF], "h.npy": H_OF_Z} | TEN_LINES,
+        rule="top:0.1",
+        flags="--judge h.npy --labels y.npy --classes names.txt",
+        classes=[[TEN_NAMES[c] for c in NUMBERED]],
+    ),
+    "same images": two_files(z=DENSE_Z),
+    "other labels": two_files(y=KIND_OF[::-1]),
+    "other images": two_files(images=SMALL_IMAGES ^ 1),
+    "a run": shown(
+        TEN_LINES | OF_WORDS, "run", flags="--classes names.txt", classes=[TEN_NAMES, BACKGROUNDS]
+    ),
+    "its other labels": shown(
+        {"y.npy": np.arange(100) % 5}, "run", flags="--labels y.npy", classes=[CLASSES, BACKGROUNDS]
+    ),
+}
+
+
+def facts_on_page(e, findings, names, K, case):
+    """What a page says of a run or file."""
+    of_h = e.features is not None
+    directions = "directions_of_h" if of_h else "directions_of_z"
+    fact = dict(name=e.title, K=K, halves=K > e.K, dims=names, is_run=False, dataset="")
+    fact |= dict(top=min(look.TOP, len(names)), partners=min(look.PARTNERS, len(names)))
+    fact |= dict(about=interpret.describe(e, findings), words=None)
+    fact |= dict.fromkeys(("command", "commit", "date"), "not noted")
+    fact["control_name"] = directions.replace("_", " ")
+    fact["near"] = e.judge_name if isinstance(e.z, interpret.Entries) else "z"
+    numbers = findings.numbers
+    if case.sources == "run":
+        fact |= {"is_run": True, "dataset": "tiny"}
+        config = json.loads(Path("run/config.json").read_text())
+        fact |= {key: config[key] for key in ("command", "commit", "date")}
+        last = records(Path("run"))[-1]
+        numbers = numbers | {key: last[key] for key in ("epochs", "background_lp1")}
+        if "y.npy" not in case.files:  # the record's probe is of its own
+            numbers["lp1"] = last["lp1"]
+            fact["words"] = [[[f"w{k}", int(k)]] if int(k) < 200 else [] for k in names]
+    defined = {key: value for key, value in numbers.items() if value is not None}
+    control = findings.controls[directions]
+    control = {key: value for key, value in control.items() if value is not None}
+    return fact | dict(metrics=defined, control=control)
+
+
+@pytest.mark.parametrize("name", PAGES_LOOKED_AT)
+def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
+    case = PAGES_LOOKED_AT[name]
+    monkeypatch.chdir(tmp_path)
+    for limit, value in PAGE_LIMITS.items():
+        monkeypatch.setattr(look, limit, value)
+    if case.sources == "run":
+        shutil.copytree(run_of("ncl"), "run")
+    write_files(tmp_path, case.files)
+    measured = []  # what interpret.py finds is tested above
+    measure = interpret.interpret
+
+    def keep(*args):
+        measured.append((args[0], measure(*args)))
+        return measured[-1][1]
+
+    monkeypatch.setattr(interpret, "interpret", keep)
+    of_rule = [] if case.rule == "auto" else ["--active", case.rule]
+    argv = [*case.sources.split(), *of_rule, *case.flags.split(), "--out", "page"]
+    run_program("look.py", *argv)
+    page = Path("page/look.html" if len(measured) == 1 else "page/a/look.html")
+    meta, arrays, sheets = page_parts(page.read_text(encoding="utf-8"))
+    if name.startswith("other"):  # than of the first source
+        measured.pop()  # has a page of its own
+        other, *_ = page_parts(Path("page/b/look.html").read_text(encoding="utf-8"))
+        assert [run["name"] for run in other["runs"]] == ["b.npz"]
+
+    e, findings = measured[0]
+    chosen = arrays["images"]
+    assert np.diff(chosen.astype(int)).min() > 0
+    assert len(chosen) == min(e.N, look.PICTURED)
+    assert chosen[-1] >= min(e.N - 1, look.PICTURED)  # not the first ones
+    counts = sorted({round(e.N ** (j / (look.CURVE - 1))) for j in range(look.CURVE)})
+    expected = {"images": chosen, "counts": counts}
+    scores = []  # the label that most is said about opens
+    for q, (prefix, label) in enumerate(findings.labels.items()):
+        expected[f"label{q}"] = np.searchsorted(np.unique(e.labels[prefix]), e.labels[prefix])
+        expected[f"base{q}"] = [(label.y == c).sum() for c in range(len(label.classes))]
+        scores.append(findings.numbers[f"{prefix}adjusted"] or 0)
+    facts = []
+    for r, (e, findings) in enumerate(measured):
+        own, names, K = source_on_page(e, findings, case.rule, arrays, r)
+        expected |= {f"{r}{key}": array for key, array in own.items()}
+        facts.append(facts_on_page(e, findings, names, K, case))
+    assert arrays.keys() == expected.keys()
+    for key, array in expected.items():
+        np.testing.assert_allclose(arrays[key], np.ravel(array), 1e-5, 1e-6, err_msg=key)
+    tile = meta.pop("tile")
+    opens = int(np.argmax(scores)) if scores else 0
+    told = dict(keys=list(findings.labels), labels=[*case.classes], opens=opens, runs=facts)
+    limits = dict(N=e.N, shown=[look.STRONGEST, look.SPREAD], near=look.NEAR, bins=look.BINS)
+    assert meta == told | limits | dict(command=shlex.join(["python", "tools/look.py", *argv]))
+    images = case.images
+    if case.sources == "run":
+        images = shapes.draw(240, 100)["x_test"].transpose(0, 2, 3, 1)
+    if images is None:
+        assert (tile, sheets) == (None, [])
+        return
+    for found, i in zip(tiles_of_page(tile, sheets), chosen):
+        square = ImageOps.fit(Image.fromarray(images[i]).convert("RGB"), found.shape[:2], 2)
+        assert np.abs(found - np.asarray(square, int)).mean() < 14  # JPEG
+
+
+def test_sheets_hold_thousands_of_images():
+    shades = np.arange(4100) % 251
+    images = torch.tensor(shades, dtype=torch.uint8)[:, None, None, None].expand(-1, 3, 64, 64)
+    geometry, sheets = look.make_sprites(images)
+    sheets = [np.asarray(Image.open(io.BytesIO(base64.b64decode(sheet)))) for sheet in sheets]
+    tiles = tiles_of_page(geometry, sheets)[: len(shades)]
+    assert tiles.mean((1, 2, 3)) == pytest.approx(shades, abs=3)
+
+
+BESIDE_LOOK = {"interpret.py", "image_files.py", "look.html"}
+
+
+@pytest.mark.parametrize("missing", sorted(BESIDE_LOOK))
+def test_a_copy_of_look_names_what_it_misses(tmp_path, missing):
+    for name in {"look.py"} | BESIDE_LOOK - {missing}:
+        shutil.copy(ROOT / "tools" / name, tmp_path)
+    command = [sys.executable, tmp_path / "look.py"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert missing in done.stderr
+
+
+def test_a_copy_of_look_refuses_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(look, "run_folder", None)  # as where common.py is not there
+    write_files(".", {"run/embeddings.npz": dict(z=np.eye(9, 3))})
+    assert "needs run_folder.py and common.py" in refusal("look.py run")
+
+
+# ---- which image file is whose row
+SPLIT = 'file,class,set\r\ntrain/c.png,c,train\r\nb.png,,test\r\n"a\nb.png",,test\r\n'
+ALIKE_SORTED = ["cat/1.png", "cat/2.GIF", "dog/a/1.png", "dog/b/1.png"]
+EXCELS = "\ufefffile,class,set\nb.png,,test\na.png,,test"
+BA, CATS = ["b.png", "a.png"], ["cat-big/1.png", "cat/1.png"]
+ORDERS = {  # files in a folder; the file that names them; the order, or words of a refusal
+    "as all sort": (ALIKE_SORTED[::-1], {}, ALIKE_SORTED),
+    "folders in a class": (["cat/b.png", "cat/a/1.png"], {}, "ImageFolder has cat/b.png"),
+    "folders in folders": (["c/a/d/1.png", "c/a-b/1.png"], {}, "c/a-b/1.png; --names"),
+    "lines": (CATS, {"n.txt": "cat-big/1.png\r\ncat/1.png\n"}, CATS),
+    "beside z": (BA, {"e.npz": [b"b.png", b"a.png"]}, BA),
+    "beside z in a .pt": (BA, {"e.pt": BA}, BA),
+    "an archive": (BA, {"n.npz": dict(names=BA, x=[1, 2])}, BA),
+    "of decode.py": (["a\nb.png", "b.png", "train/c.png"], {"s.csv": SPLIT}, ["b.png", "a\nb.png"]),
+    "a file twice": (["a.png"], {"n.txt": "a.png\na.png"}, ["a.png", "a.png"]),
+    "another number": (BA, {"n.txt": "a.png"}, "has 2 rows; 1 im"),
+    "no such file": (["a.png"], {"n.txt": "a.png\nc.png"}, "c.png, of row 1"),
+    "a table of Excel": (BA, {"s.csv": EXCELS}, BA),
+    "another table": (["a.png"], {"s.csv": "name\na.png"}, "no column 'file'"),
+    "both sets": (["a.png"], {"s.csv": SPLIT + "a.png,,train"}, "2 of train; 2 of test"),
+}
+
+
+@pytest.mark.parametrize("files, names, expected", ORDERS.values(), ids=ORDERS)
+def test_rows_have_their_own_images(tmp_path, monkeypatch, capsys, files, names, expected):
+    monkeypatch.chdir(tmp_path)
+    for i, file in enumerate(files):
+        Path("x", file).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (60 * i, 0, 0)).save(Path("x", file))
+    rows = len(expected) if isinstance(expected, list) else 2
+    e = {"e.npz": dict(z=np.eye(max(rows, 2)))}
+    if "e.npz" in names:
+        e["e.npz"]["names"] = names["e.npz"]
+    write_files(".", names | e)
+    torch.save(dict(z=torch.eye(max(rows, 2)), names=names.get("e.pt")), "e.pt")
+    source = "e.pt" if "e.pt" in names else "e.npz"
+    flags = [f"--names {file}" for file in names if not file.startswith("e.")]
+    command = f"look.py {source} --images x --out page {' '.join(flags)}"
+    if isinstance(expected, str):
+        message = refusal(command)
+        assert all(words in message for words in expected.split("; ")), message
+        assert not Path("page").exists()
+        return
+    run_program(command)
+    assert ", ".join(expected[:3]) in capsys.readouterr().out
+    meta, _, sheets = page_parts(Path("page/look.html").read_text(encoding="utf-8"))
+    tiles = tiles_of_page(meta["tile"], sheets)[:rows, :, :, 0]
+    shades = [60 * files.index(name) for name in expected]
+    assert tiles.mean((1, 2)) == pytest.approx(shades, abs=3)
+
+
+def test_tiles_are_not_the_first_images_size(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("x").mkdir()
+    for i, size in enumerate([(1, 1), (300, 200), (9, 40), (4000, 2), (64, 64)]):
+        Image.new("RGB", size, (50 * i, 0, 0)).save(f"x/{i}.png")
+    write_files(".", {"z.npy": np.eye(5)})
+    run_program("look.py z.npy --images x --out page")
+    meta, _, sheets = page_parts(Path("page/look.html").read_text(encoding="utf-8"))
+    assert meta["tile"]["side"] == look.LARGEST
+    tiles = tiles_of_page(meta["tile"], sheets)[:5, :, :, 0]
+    assert tiles.mean((1, 2)) == pytest.approx([0, 50, 100, 150, 200], abs=3)
+
+
+def test_names_are_of_the_first_who_knows(run_of, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path, {"flag.txt": "a", "run.txt": "b", "mine/classes.txt": "c\nd"})
+    own, decoded = dict(dataset="mine", classes="run.txt"), dict(dataset="mine", classes=7)
+    assert look.class_names_of_run(own, ".", Path("flag.txt"))[""] == ["a"]
+    assert look.class_names_of_run(own, ".", None)[""] == ["b"]
+    assert look.class_names_of_run(decoded, ".", None) == {"": ["c", "d"], "background_": []}
+    assert look.class_names_of_run({"dataset": "shapes"}, ".", None)["background_"][0] == "sky"
+
+    config = json.loads((run_of("ncl") / "config.json").read_text()) | dict(classes="run.txt")
+    run = shutil.copytree(run_of("ncl"), "run")
+    write_files(".", {"run/config.json": json.dumps(config), "y.npy": np.arange(100) % 5})
+    none = dict.fromkeys(("data_root", "classes", "features", "judge"))
+    args = SimpleNamespace(images=Path("x"), **none)
+    for args.labels, names in (None, {0: "b"}), (Path("y.npy"), {}):
+        assert look.read_folder(Path(run), None, args).names[""] == names
+
+
+# ---- the page in a browser
+EVIL_NAME = "{{sheets}}<script>alert(1)</script>\"'&"
+
+
+def test_a_page_is_one_script_of_its_template(tmp_path):
+    z = dict(z=SIGNED_Z, y=np.arange(97) % 4)
+    write_files(tmp_path, {"z.npz": z, "names.txt": f"{EVIL_NAME}\n" * 4})
+    texts = [(ROOT / "assets/example.html").read_text(encoding="utf-8")]
+    for _ in range(2):
+        flags = "--classes", tmp_path / "names.txt", "--out", tmp_path
+        run_program("look.py", tmp_path / "z.npz", *flags)
+        texts.append((tmp_path / "look.html").read_text(encoding="utf-8"))
+    assert texts[1] == texts[2]
+    template = (ROOT / "tools/look.html").read_text(encoding="utf-8")
+    script = template.split("<script>")[1].split("</script>")[0]
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    for text in texts[:2]:
+        assert re.findall("<script>(.*?)</script>", text, re.DOTALL) == [script]
+        assert f"script-src 'sha256-{digest}'" in text
+        assert not re.search("https?:", text)
+
+
+@pytest.mark.slow
+def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
+    driver = pytest.importorskip("playwright.sync_api").sync_playwright
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on the PATH")
+    (tmp_path / "names.txt").write_text(f"{EVIL_NAME}\n" * 10)
+    flags = "--classes", tmp_path / "names.txt", "--out", tmp_path
+    run_program("look.py", run_of("ncl"), *flags)
+    table = np.genfromtxt(tmp_path / "dimensions.csv", delimiter=",", names=True)
+    live = table[table["act"] > 0]
+    last = records(run_of("ncl"))[-1]
+    heard = []
+    with driver() as start:
+        browser = start.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page()
+        for event in ("console", "pageerror", "dialog", "request"):
+            page.on(event, lambda what: heard.append(str(getattr(what, "url", what))))
+
+        def show(address, width=1400):
+            page.set_viewport_size(dict(width=width, height=800))
+            page.goto(f"{(tmp_path / 'look.html').as_uri()}#{address}")
+            page.wait_for_selector("html[data-ready]", state="attached")
+            return page.inner_text("main")
+
+        def cards():
+            return page.eval_on_selector_all(".card", "all => all.map(card => +card.dataset.k)")
+
+        text = show("label=0")
+        for key in "cons", "lp1":  # chance, and with it adj., is estimated otherwise
+            assert f"{round(last[key], 1):.1f} %" in text
+        for key, sign in {"cons": -1, "f1": -1, "act": -1, "entropy": 1}.items():
+            page.select_option("#sort", key)
+            value = dict(zip(live["dimension"], sign * live[key]))
+            assert [value[k] for k in cards()] == sorted(value.values())
+        first, second = cards()[:2]
+        page.click(".card")
+        page.keyboard.press("ArrowRight")
+        text = page.inner_text("main")
+        assert f"Dimension {second}" in text
+        assert EVIL_NAME in text
+        page.keyboard.press("ArrowLeft")
+        page.click(".pics a")
+        assert f"dim={first}&image=" in page.url
+        page.keyboard.press("Escape")
+        page.keyboard.press("Escape")
+        assert cards()[:2] == [first, second]
+        show("image=7", 400)
+        script = "c => [...c.getContext('2d').getImageData(0, 0, c.width, c.height).data]"
+        pixels = np.reshape(page.eval_on_selector("canvas", script), (-1, 4))[:, :3]
+        image = shapes.draw(240, 100)["x_test"][7]
+        assert pixels.mean(0) == pytest.approx(image.mean((1, 2)), abs=3)
+        for address in "all", "dim=0", "image=7", "class=1", "dim=x&run=7", "find=xyz":
+            assert len(show(address, 390)) > 10
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+    assert all(what.startswith("file:") for what in heard)
