@@ -23,7 +23,7 @@ ON_ALL = {
 }
 ON_1 = "dictionary_trained_on_1_"  # each dimension on its strongest 1 % of the images
 ON_EQUALLY_MANY = {
-    "adj. on each dimension's strongest 1 % (rarer dimensions left out)": (f"{ON_1}full_adjusted", 1),
+    "adj. on each dimension's strongest 1 %, rarer ones left out": (f"{ON_1}full_adjusted", 1),
     "F1 of a class's best dimension, on 1 %": (f"{ON_1}best_f1", 1),
 }
 NOT_MEASURED_SO = "CIFAR-10, spectral loss", "CIFAR-100, our recipe"
