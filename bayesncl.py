@@ -2,7 +2,7 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
 # ///
-"""BayesNCL: NCL with a gate per dimension and image, to switch off what many images share.
+"""BayesNCL: NCL with a gate per dimension and image, to switch off features that many images share.
 
     z⁺ = σ₊(z) ≥ 0                         as in ncl.py
     α = sigmoid(gating(sg[h]) / T)         how likely each dimension is kept, for each image
@@ -16,7 +16,7 @@ The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
 
     python bayesncl.py                                                    the built-in data set
     python bayesncl.py --dataset cifar100 --epochs 200                    the BayesNCL (STE) row
-    python bayesncl.py --dataset cifar100 --epochs 200 --gate gumbel      the other row
+    python bayesncl.py --dataset cifar100 --epochs 200 --gate gumbel      the row with Gumbel noise
 
 What to expect of the first command: a linear probe of 69 % (64 to 72 with other seeds), after 80
 seconds on two CPU cores with bf16, five minutes on two without.
