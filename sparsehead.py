@@ -16,8 +16,8 @@ L_base, of the embeddings z1, z2 of two views:
     wmse       2 − 2 cos of whitened embeddings
     swav       each view predicts the other's soft assignment to prototypes (Sinkhorn)
     ssl-hsic   −HSIC(Z, Y) + 3 √HSIC(Z, Z),   Z: p1, p2, t1, t2;   Y: the image that each is of
-p: a predictor's output for z; t: embeddings from a target network, a moving average of the trained
-one.
+p: a predictor's output for z; t: embeddings from a target network, a moving average of the
+trained network.
 
 Song et al., "Towards the Sparseness of Projection Head in Self-Supervised Learning",
 arXiv 2307.08913, Eq. (2), (9), (12). The bases: BYOL, Grill et al., arXiv 2006.07733; Barlow

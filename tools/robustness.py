@@ -15,8 +15,8 @@ and, of 2,000 new images of the built-in data set,
                          belongs to their object; here these have another object's background
     paired_as_trained    the same probe, with backgrounds as in the images it was fitted on
 
-CIFAR-10-C: Hendrycks and Dietterich 2019, arXiv 1903.12261. The constants are the authors'
-for 32 pixels; on larger images they are mild. Where we differ from their code: the blur mirrors an
+CIFAR-10-C: Hendrycks and Dietterich 2019, arXiv 1903.12261. The constants are the authors' for
+32 pixels; on larger images they are mild. Where we differ from their code: the blur mirrors an
 image at its borders (theirs repeats the outermost pixel), which changes the outer 2 to 4 pixels.
 [NCL]: arXiv 2403.12459.
 """

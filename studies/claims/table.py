@@ -36,8 +36,8 @@ TOPK_NCL = {"CIFAR-100, `default`": f"{DEFAULT}-ncl-topk − {DEFAULT}-ncl"}
 BAYESNCL_TOPK = {"CIFAR-100, `default`": f"{DEFAULT}-bayesncl − {DEFAULT}-ncl-topk"}
 GATE = "bayesncl/shapes-bayesncl"
 STE_GUMBEL = {"built-in": f"{GATE} − {GATE}-gumbel"}
-DETACHING = {"built-in, with it less without": f"{GATE} − {GATE}-no-detach"}
-KL_TERM = {"built-in, with it less without": f"{GATE} − {GATE}-no-kl"}
+DETACHING = {"built-in, with detaching less without": f"{GATE} − {GATE}-no-detach"}
+KL_TERM = {"built-in, with the KL term less without": f"{GATE} − {GATE}-no-kl"}
 WEIGHTED_NCL = {"built-in": f"{GATE}-ipw − ncl/shapes-ncl"}
 GRID = "bayesncl/shapes-grid-bayesncl-prior0"
 PRIORS = {"built-in, ρ 0.95 less 0.8": f"{GRID}.95-kl-weight3e-3 − {GRID}.8-kl-weight3e-3"}
@@ -251,7 +251,7 @@ OF_BAYESNCL = [
      "a gain above 0", f"gain in the toy model at π = 0.8: −{-1000 * gain:.1f} · 10⁻³ nats",
      "in part: for fixed norms"),
     ("the KL term suppresses frequent features", "bayesncl", "method",
-     "in words", say("share of open gates", KL_TERM, "built-in, with it less without"),
+     "in words", say("share of open gates", KL_TERM, "built-in, with the KL term less without"),
      "not supported: ρ = 0.8 opens gates"),
     ("shared features' gradients: mean near 0, large variance, less with a gate", "bayesncl",
      "motivation", "in words",
@@ -263,7 +263,7 @@ OF_BAYESNCL = [
     ("gates decide image by image, as TopK cannot", "bayesncl", "method",
      "in words", "a gate that is open is open for nearly all images", "open: one seed"),
     ("hard gates beat soft ones; detaching and two layers matter", "bayesncl", "ablations",
-     "+13.85, detaching", say("Cons.", DETACHING, "built-in, with it less without"),
+     "+13.85, detaching", say("Cons.", DETACHING, "built-in, with detaching less without"),
      "excludes the paper's value"),
     ("+0.2 % operations, +6 % time", "bayesncl", "overhead",
      "+0.2 %", "operations, counted: +0.28 %", "in part: time is open"),
