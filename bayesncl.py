@@ -19,7 +19,7 @@ The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
 
     python bayesncl.py                                                    the built-in data set
     python bayesncl.py --dataset cifar100 --epochs 200                    the BayesNCL (STE) row
-    python bayesncl.py --dataset cifar100 --epochs 200 --gate gumbel      the other row
+    python bayesncl.py --dataset cifar100 --epochs 200 --gate gumbel      the row with Gumbel noise
 
 What to expect of the first command: a linear probe of 69 % (64 to 72 with other seeds), after 80
 seconds on two CPU cores with bf16, five minutes on two without.

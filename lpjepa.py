@@ -2,24 +2,24 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
 # ///
-"""Rectified LpJEPA: two views are drawn together, and embeddings are held to a sparse distribution.
+"""Rectified LpJEPA: two views attract, and embeddings are matched to a sparse distribution.
 
     z = ReLU(projector(h))
     L = η · mean (z₁ − z₂)² + λ · ½ Σ_views SW₂²(z, ReLU(μ + ε))
     η, λ: --invariance-weight, --match-weight;  mean: over images and dimensions
     ε: Laplace, variance 1;  SW₂²: the squared 2-Wasserstein distance along random directions
 
-The lower μ, the sparser: the loss aims at a share P(ε > −μ) of active entries. It does not enforce
-it. In hundreds of dimensions random projections are nearly normal, so that SW₂² compares means and
-covariances and hardly sees the shape. But z, like the targets, is the output of a ReLU: so the
-share still follows μ, though not exactly.
+The lower μ, the sparser: the loss aims at a share P(ε > −μ) of active entries, but does not enforce
+it. In hundreds of dimensions random projections are nearly normal, so SW₂² compares means and
+covariances and is almost blind to the shape. But z, like the targets, is the output of a ReLU, so
+the share still follows μ, though not exactly.
 
 Kuang, Dagade, Rudner, Balestriero, LeCun, "Rectified LpJEPA: Joint-Embedding Predictive
 Architectures with Sparse and Maximum-Entropy Representations", ICML 2026, arXiv 2602.01456.
 The recipe is that of the authors' CIFAR-100 script.
 
     python lpjepa.py                         the built-in data set, on a laptop
-    python lpjepa.py --mu -2                 aims at 3 % active entries, not at 10 %
+    python lpjepa.py --mu -2                 aims at 3 % active entries instead of 10 %
     python lpjepa.py --dataset cifar100      the authors' recipe, 1000 epochs
 
 What to expect of the first command: a linear probe of 69 % and 6 % active entries (seed 1).

@@ -22,12 +22,11 @@ name the objects), after a minute on one CPU core with bf16.
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
 2. The paper has no code for MMNCL: text encoder, recipe and τ are ours (CLIP learns τ).
-3. Images are cropped and nothing else, not even mirrored, because captions speak of places and
-   colours.
+3. Images are only cropped, not even mirrored, because captions mention places and colours.
 4. A caption is the mean of its words' vectors: their order is lost.
-5. There is no vocabulary: a word's vector is found by the word's checksum, among 8,191. Of 1,000
-   words every ninth shares its vector with another.
-6. Spaces and punctuation separate words: Chinese, Japanese and Thai captions need such spaces.
+5. There is no vocabulary: a word's checksum selects one of 8,191 vectors. Among 1,000 words, one in
+   nine shares its vector with another.
+6. Words end at spaces and punctuation, so Chinese, Japanese and Thai captions need added spaces.
 """
 
 import json

@@ -9,7 +9,7 @@
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459.
 The recipe is the authors', as in BayesNCL's paper (arXiv 2605.28441).
-By --loss spectral NCL factorises the views' normalised co-occurrence matrix into factors ≥ 0 (a
+With --loss spectral NCL factorises the views' normalised co-occurrence matrix into factors ≥ 0 (a
 theorem of the paper; test_all.py checks it).
 
     python ncl.py                                                the built-in data set, on a laptop
@@ -22,7 +22,7 @@ seconds on two CPU cores with bf16, five minutes on two without.
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
 2. The settings `shapes` and `default` are ours.
-3. No source gives TopK's k: 64 is ours, and so is 16 in our runs of 20 epochs.
+3. TopK's k is given nowhere: 64 is our choice, and so is 16 in our runs of 20 epochs.
 4. tools/selection.py selects dimensions on the training images (theirs: on the test images).
 """
 

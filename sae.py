@@ -2,27 +2,28 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
 # ///
-"""SAE: a sparse autoencoder of a finished run's features, sparsity added to a fixed backbone.
+"""SAE: a sparse autoencoder on a finished run's features, which adds sparsity to a fixed backbone.
 
     z = top_k(W_enc (x − b)) ≥ 0          code (K units)
     x̂ = W_dec z + b                       reconstruction; the columns of W_dec have norm 1
-    e = x − x̂                             what it misses
+    e = x − x̂                             reconstruction error
     L = mean ‖e‖² + α · mean ‖e − ê‖² / mean ‖e‖² + λ · (1 − mean MonoScore)
 
 x is the representation h of an image (d entries), centred and scaled so that mean ‖x‖² = 1.
-TopK keeps the k largest scores of an image. BatchTopK in training keeps the k·N largest of a batch
-of N, and later every score above a threshold: the smallest that a batch kept, on average.
-The second term, with the weight α (--aux-weight), brings dead units back: those that were 0 on as
-many images as there are. ê = W_dec z' is what they make of the error e; z' are an image's d/2
-largest positive scores among them. While no unit is dead the term is 0.
-The third, MonoLoss, wants a unit's images to be alike. Its weight λ (--mono-weight) is 0 unless
-given. A unit's MonoScore is the mean cosine of h over pairs of images, weighted by the product of
+TopK keeps the k largest scores of an image. In training, BatchTopK keeps the k·N largest of a batch
+of N. Afterwards it keeps every score above a threshold: the average of the smallest score that a
+batch kept.
+The second term, with the weight α (--aux-weight), revives dead units, those that were 0 on as many
+images as the data set has. ê = W_dec z' is their reconstruction of the error e, where z' are an
+image's d/2 largest positive scores among them. If no unit is dead, the term is 0.
+The third, MonoLoss, rewards units whose images are alike. Its weight λ (--mono-weight) is 0 by
+default. A unit's MonoScore is the mean cosine of h over pairs of images, weighted by the product of
 their activations, which are scaled to [0, 1] within the batch. (tools/interpret.py subtracts the
 mean cosine of all pairs.)
 
-With --frozen-decoder, a control, W_dec is drawn from a Gaussian with the covariance of x, and stays
-so; W_enc and b are trained. Beside a trained W_dec, at the same k, it tells how much of a unit's
-numbers comes from learning the dictionary.
+With --frozen-decoder, a control, W_dec is drawn from a Gaussian with the covariance of x and stays
+fixed; W_enc and b are trained. Comparing it with a trained W_dec at the same k shows how much of a
+unit's numbers comes from learning the dictionary.
 
 TopK and the second term: Gao et al., "Scaling and evaluating sparse autoencoders",
 arXiv 2406.04093. BatchTopK: Bussmann, Leask, Nanda, "BatchTopK Sparse Autoencoders",
@@ -39,33 +40,33 @@ et al., "Sanity Checks for Sparse Autoencoders", arXiv 2602.14111.
 What to expect on the built-in data: 99 % of the variance of h explained, three to fifteen of the
 256 units dead, in 13 to 25 seconds on one CPU core.
 
-Where we differ from the authors' codes, TopK's (O: sparse_autoencoder of openai) and BatchTopK's
-(B: BatchTopK of bartbussmann), and from dictionary_learning of saprmarks, which has both (D);
-14 and 15 from MonoLoss's (M: MonoLoss of AtlasAnalyticsLab):
-1. x has one mean and one scale for all images (O, B: each input its own; D: a scale at most).
+Where we differ from the authors' code for TopK (O: sparse_autoencoder of openai) and BatchTopK (B:
+BatchTopK of bartbussmann), from dictionary_learning of saprmarks, which has both (D), and in 14 and
+15 from the code for MonoLoss (M: MonoLoss of AtlasAnalyticsLab):
+1. x has one mean and one scale for all images (O, B: one for each input; D: at most a scale).
 2. The encoder has no bias (O, D: one). As x is centred, a dead unit's score is positive on some
-   images while b is small, and from these it can come back.
+   images while b is small, so it can recover.
 3. b starts at 0 (O, D: at the geometric median), W_enc at W_decᵀ (O, B: with other norms).
 4. The second term is divided by the mean square of e (O, D: by its variance; B: by nothing).
-5. The second term takes e as given, and trains b through the scores alone (O: b through the
-   decoder too; B: all that e depends on).
+5. The second term treats e as a constant, and trains b only through the scores (O: b through the
+   decoder too; B: everything that e depends on).
 6. z' has d/2 entries, as in D (O: 256 with d = 768; B: 512 with d = 768).
-7. A unit is dead once it was idle for as many inputs as there are images (O, D: 10,000,000 inputs;
-   B: 5 batches), idle where it is 0 (O: 0.001 or less). This is asked before a step: a unit that
-   comes back in it still counts as dead (O, B, D: no longer).
-8. Columns of W_dec are normalised after a step; their gradients are not projected (O, B, D: are).
+7. A unit is dead once it has been idle for as many inputs as there are images (O, D: 10,000,000
+   inputs; B: 5 batches). Idle means 0 (O: 0.001 or less). This is decided before a step: a unit
+   that becomes active in the step still counts as dead (O, B, D: no longer).
+8. Columns of W_dec are normalised after a step; gradients are not projected (O, B, D: they are).
 9. The learning rate is 3e-3 and falls along a cosine (O: 1e-4; B: 3e-4; D: 2e-4 · √(16384 / K);
    all constant), without warm-up (D: 1,000 steps).
 10. Adam has eps = 1e-8 (O: 6.25e-10) and β₂ = 0.999 (B: 0.99).
 11. Gradients are not clipped (D: to norm 1).
 12. The threshold is a running average from the first step on, over about a hundred steps; a batch
     that keeps nothing does not count (D: after 1,000 steps, over about a thousand; it counts as 0.
-    B has no threshold and keeps the k·N largest of a batch in use too).
+    B has no threshold and keeps the k·N largest of a batch outside training, too).
 13. Batches have 256 images (O: 131,072 inputs; B: 4,096), in float32 (O: fp16).
-14. The third term sees the pairs of 256 images (M: 2,048). With few images a unit is active on few
-    of them: with exactly two it learns nothing, because their cosine is its MonoScore.
-15. A unit counts in it where its pairs weigh 0.01 or more, and activations are divided by 0.001 at
-    least (M: 1e-8 both, below float32's rounding).
+14. The third term uses the pairs of 256 images (M: 2,048), so that a unit is active on few of them.
+    If on exactly two, it learns nothing, because their cosine is its MonoScore.
+15. A unit counts in it only if its pairs weigh 0.01 or more, and activations are divided by at
+    least 0.001 (M: 1e-8 for both, below float32's rounding).
 """
 
 import json

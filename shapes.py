@@ -1,8 +1,9 @@
 """The built-in data set `shapes`: 6,000 images of an object on a background, with captions.
 
-Each has two labels, its object and its background. Objects are equally frequent and hard to tell,
-backgrounds are neither: what an unsupervised method prefers to see shows in its dimensions. Other
-frequencies, backgrounds and pairs of both make the shifts of tools/robustness.py.
+Each image has two labels, its object and its background. Objects are equally frequent and hard to
+tell apart; backgrounds are neither. The dimensions of an unsupervised method therefore show which
+of the two it prefers to encode. tools/robustness.py draws shifted test images, with other
+frequencies, other backgrounds, or objects paired with backgrounds.
 """
 
 import math
@@ -185,15 +186,16 @@ OBJECTS = list(OUTLINES)
 def draw(
     train=5000, test=1000, seed=0, frequencies=BACKGROUNDS, paired=0.0, turn=0
 ) -> dict[str, np.ndarray]:
-    """Arrays x_train, x_test, y_train, … of so many images, and the same bytes everywhere.
+    """Draw arrays x_train, x_test, y_train, …; every machine draws the same bytes.
 
     x            images (N, 3, 32, 32) uint8
-    y            (N,), their objects, numbers in OBJECTS, equally many each
-    background   (N,), their backgrounds, numbers in TEXTURES, as often as `frequencies` say
+    y            (N,), their objects, indices into OBJECTS, all equally frequent
+    background   (N,), their backgrounds, indices into TEXTURES, as frequent as `frequencies` says
     captions     (N,) strings
 
-    frequencies: of the first backgrounds, in the order of TEXTURES
-    paired: the share of images whose background is not drawn; with object y it is (y + turn) mod 5.
+    train, test: how many images
+    frequencies: those of the first backgrounds, in the order of TEXTURES
+    paired: the share of images whose background is not random: for object y it is (y + turn) mod 5
     """
     n = train + test
     random = torch.Generator().manual_seed(seed)
@@ -245,14 +247,14 @@ def draw(
 
 
 def pixel_centres() -> tuple[Tensor, Tensor]:
-    """u and v (32, 32): the places of an image's pixels from −1 to 1, to the right and down."""
+    """u and v (32, 32): the positions of the pixels, from −1 to 1, to the right and down."""
     centre = (torch.arange(32, dtype=F64) + 0.5) / 16 - 1
     v, u = torch.meshgrid(centre, centre, indexing="ij")
     return u, v
 
 
 def paint_backgrounds(background: Tensor, noise: Tensor) -> Tensor:
-    """Images (n, 3, 32, 32) of backgrounds (n,), numbers in TEXTURES, with noise (n, 32, 32)."""
+    """Images (n, 3, 32, 32) of backgrounds (n,), indices into TEXTURES; noise: (n, 32, 32)."""
     u, v = pixel_centres()
     colours = torch.tensor(list(MEAN_COLOURS.values()), dtype=F64) / 100
     images = colours[background].view(-1, 3, 1, 1).repeat(1, 1, 32, 32)
@@ -288,9 +290,9 @@ def third(x: Tensor) -> Tensor:
 
 
 def write_captions(phrase: Tensor, numbers: dict[str, Tensor]) -> np.ndarray:
-    """Captions (n,) of phrases (n,), numbers in PHRASES.
+    """Captions (n,) made from phrases (n,), indices into PHRASES.
 
-    numbers: (n,) for each word in braces, its number in the list of these words.
+    numbers: for each word in braces, indices (n,) into the list of possible words.
     """
     words = {
         "size": SIZES,
@@ -308,4 +310,4 @@ def write_captions(phrase: Tensor, numbers: dict[str, Tensor]) -> np.ndarray:
 
 # -------------------------------------------------------------------------------------- no program
 if __name__ == "__main__":
-    print("shapes.py is no program, but the built-in data set: run python simclr.py, which uses it")
+    print("shapes.py is the built-in data set, not a program: run python simclr.py, which uses it")

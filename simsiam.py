@@ -9,14 +9,13 @@
     z = projector(backbone(x)),   p = predictor(z)
 
 Chen, He, "Exploring Simple Siamese Representation Learning", CVPR 2021, arXiv 2011.10566,
-Eq. (1) to (4). Constant embeddings are a minimum of L; that training does not collapse to it is
-the paper's point. Without the stop-gradient, or without the predictor, it collapses: to a line
-through 0, which is two points when normalised, as the projector's last BatchNorm keeps the mean
-at 0.
+Eq. (1) to (4). Constant embeddings are a minimum of L; the paper's point is that training does
+not collapse to it. Without the stop-gradient, or without the predictor, it does collapse, to a
+line through 0 (two points, once normalised), as the projector's last BatchNorm keeps the mean at 0.
 
     python simsiam.py                                    the built-in data set, on a laptop
     python simsiam.py --no-stop-grad                     the embeddings collapse to a line
-    python simsiam.py --no-predictor                     these too
+    python simsiam.py --no-predictor                     they collapse here, too
     python simsiam.py --dataset cifar10                  the paper's CIFAR recipe, 800 epochs
 
 What to expect of the first command: a linear probe of 55 % (50 to 58 with other seeds), after 115

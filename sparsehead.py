@@ -5,7 +5,7 @@
 """SparseHead: a projection head that uses few of its input's features, on seven base methods.
 
     L = L_base(z1, z2) + λ ‖W‖₂,₁          W (K, n): the last linear layer of the head
-    ‖W‖₂,₁ = Σ_j ‖W_:j‖₂                   a column of zeros: a feature that the loss does not see
+    ‖W‖₂,₁ = Σ_j ‖W_:j‖₂                   a column of zeros: the loss ignores this feature
     n: the layer's inputs;  K: its outputs, z;  sg, below: stop-gradient
 
 L_base, of the embeddings z1, z2 of two views:
@@ -16,7 +16,8 @@ L_base, of the embeddings z1, z2 of two views:
     wmse       2 − 2 cos of whitened embeddings
     swav       each view predicts the other's soft assignment to prototypes (Sinkhorn)
     ssl-hsic   −HSIC(Z, Y) + 3 √HSIC(Z, Z),   Z: p1, p2, t1, t2;   Y: the image that each is of
-p: a predictor's outputs for z; t: embeddings by a target network, a moving average of the trained.
+p: a predictor's output for z; t: embeddings from a target network, a moving average of the
+trained network.
 
 Song et al., "Towards the Sparseness of Projection Head in Self-Supervised Learning",
 arXiv 2307.08913, Eq. (2), (9), (12). The bases: BYOL, Grill et al., arXiv 2006.07733; Barlow
@@ -31,31 +32,32 @@ Twins, Zbontar et al., 2103.03230; VICReg, Bardes et al., 2105.04906; W-MSE, Erm
 What to expect of the first command: a linear probe of 65 % (59 to 69 with other seeds), after two
 minutes of training on one CPU core with bf16.
 
-Text and tables of the paper differ. Of Table 1's 18 gains (linear, top-1) 8 are not "more than
-1 %", and on CIFAR-100 W-MSE (67.64) and SSL-HSIC's 5-NN (57.01) are above all rows of SparseHead.
-Table 2's baseline has 200 epochs in the text, 1000 in the table. The introduction claims that
-features beat the embedding by 10 points.
+The paper's text and tables disagree. Of the 18 gains in Table 1 (linear, top-1), 8 are not "more
+than 1 %", and on CIFAR-100 W-MSE (67.64) and SSL-HSIC's 5-NN (57.01) are above every row with
+SparseHead. Table 2's baseline has 200 epochs in the text, 1000 in the table. The introduction
+claims that features beat the embedding by 10 points.
 
-What the paper leaves open is from the code of W-MSE, whose protocol it follows. Where we differ
-from the paper and from the bases' code, besides what common.py lists:
-1. Embeddings are normalised with eps = 1e-2, but for W-MSE's.
-2. Each view passes the network alone (W-MSE's code: the heads of SimCLR and W-MSE have both at
-   once; SwAV's: the whole network has). SimCLR's head ends without BatchNorm.
+Details that the paper does not give are from the code of W-MSE, whose protocol it follows. Where we
+differ from the paper and from the bases' code, besides what common.py lists:
+1. Embeddings are normalised with eps = 1e-2, except for W-MSE.
+2. Each view passes through the network separately (in W-MSE's code the heads of SimCLR and W-MSE
+   get both at once; in SwAV's the whole network does). SimCLR's head ends without BatchNorm.
 3. STL-10 is evaluated on whole images (W-MSE code: on their central 64 of 70 pixels).
-4. ImageNet: one recipe of views (four bases blur and solarise the two views differently).
+4. ImageNet: one recipe for views (four bases blur and solarise the two views differently).
 5. ImageNet: saturation is jittered as brightness is (the same four: by half).
 6. ImageNet: heads have two layers with bias (Barlow Twins, VICReg: three).
 7. ImageNet: the cosine ends at 0 (Barlow Twins, VICReg, SwAV: at 0.001 of the peak), no residual
    branch starts at 0, SimCLR's τ is 0.5.
 8. ImageNet: W-MSE has 1000 epochs of ResNet-50 (its README, ImageNet-100: 240 of ResNet-18).
-9. Barlow Twins' λ is 0.005, on ImageNet its weight decay 1.5e-6, its paper's (its code: 0.0051 and
-   1e-6).
+9. Barlow Twins' λ is 0.005, and its weight decay on ImageNet 1.5e-6, as in its paper (its code:
+   0.0051 and 1e-6).
 10. SwAV has two crops (its best: eight), and no queue; LARS leaves its biases alone.
 11. SwAV's warm-up starts where common.py's does (its code: at 0.3/4.8 of the peak).
-12. SwAV's prototypes are normalised in the loss (its code: in place); off ImageNet there are 512.
-13. SwAV's prototypes rest for one epoch (its code: for 313 steps).
-14. SSL-HSIC has the exact kernel c/√(c² + distance²) with c = 1 (its code: 512 random features, a
-    c that is learnt).
+12. SwAV's prototypes are normalised in the loss (its code: in place). There are 512 except on
+    ImageNet.
+13. SwAV's prototypes are frozen for the first epoch (its code: for 313 steps).
+14. SSL-HSIC uses the exact kernel c/√(c² + distance²) with c = 1 (its code: 512 random features and
+    a learned c).
 15. SSL-HSIC is evaluated without moving averages of the weights.
 16. SparseHead on vicreg, wmse, swav and ssl-hsic, and --prox, are ours.
 17. The settings `shapes` and `default` are ours.

@@ -945,7 +945,8 @@ def test_draws_are_even_and_independent(operators):
     factors[3] *= 4
 
     turns = torch.zeros(4, n)  # of each operator: when an image gets it
-    for k, operator in enumerate(COLOUR_OPERATORS):
+    adjust = common.adjust_brightness, common.adjust_contrast, common.adjust_saturation
+    for k, operator in enumerate([*adjust, common.adjust_hue]):
         chosen = torch.stack([call.images for call in colours if call.operator is operator])
         assert (chosen.sum(0) == 1).all()
         turns[k] = chosen.int().argmax(0)

@@ -2,34 +2,37 @@
 
     python tools/decode.py data/imagenet100 --size 256
     python tools/decode.py data/tiny-imagenet-200 --size 64
-    python tools/decode.py data/mine --size 64 --test-share 0.2     split what has no test set
-    python tools/decode.py data/mine --size 64 --skip-unreadable    leave out files that are damaged
+    python tools/decode.py data/mine --size 64 --test-share 0.2     split, if there is no test set
+    python tools/decode.py data/mine --size 64 --skip-unreadable    leave out damaged files
 
-Reads one of
-    <folder>/{train,test}/<class>/*    in any depth below the class; without test/ val/ serves as it
+Reads one of these layouts:
+    <folder>/{train,test}/<class>/*    at any depth below the class; without test/, val/ is used
     <folder>/{train,test}/*            images without labels
-    <folder>/<class>/*, <folder>/*     with --test-share, which splits them (or train/ alone)
+    <folder>/<class>/*, <folder>/*     with --test-share, which splits them (also for train/ alone)
     <folder>/data/train-*.parquet      as Hugging Face's datasets writes them, and test-*.parquet or
                                        validation-*.parquet; needs pyarrow (tools/parquet.py)
 Images end in .jpg, .jpeg, .png, .ppm, .bmp, .gif, .pgm, .tif, .tiff or .webp (convert .heic and
-.avif first). Names that begin with a dot are left out, links are followed.
-(Of Tiny-ImageNet remove the unlabelled test/ and sort val/ into class folders first.)
+.avif first). Names that begin with a dot are left out; links are followed.
+(For Tiny-ImageNet, first remove the unlabelled test/ and sort val/ into class folders.)
 
-Writes into the folder, where --dataset finds them
-    x_train.npy, x_test.npy    uint8 (N, size, size, 3): the shorter side to `size` pixels, then the
-                               central square
-    y_train.npy, y_test.npy    int64 (N,): the numbers of the classes, where there are labels
+Writes these files into the folder, where --dataset finds them:
+    x_train.npy, x_test.npy    uint8 (N, size, size, 3): the shorter side is resized to `size`
+                               pixels, then the central square is cut out
+    y_train.npy, y_test.npy    int64 (N,): class numbers, if there are labels
     split.csv                  file, class and set of each image, in the order of the arrays
-    classes.txt                the name of class 0, 1, ... on each line, where there are labels
+    classes.txt                the name of class 0, 1, ..., one per line, if there are labels
 
-Images are turned as EXIF says (ImageFolder does not), and what is transparent is white. Grey values
-of 16 bits are divided by 257: stretch what has 12 bits to 16 first, or it is nearly black.
+Images are rotated as EXIF says (ImageFolder does not do this), and transparent pixels become white.
+16-bit grey values are divided by 257: rescale 12-bit images to 16 bits first, or they will be
+nearly black.
 
---test-share draws images one by one. Where several are of one patient or scene, make train/ and
-test/ yourself, so that both are in one of them. A line says which test images are in training too.
+--test-share draws single images at random. If several images show the same patient or scene, make
+train/ and test/ yourself, so that these stay together. The program prints which test images are
+also in the training set.
 
-Until all is done they are in <folder>/.decoding/. What is interrupted goes on there when it is
-started again; a list of files that has changed, another --size or another split starts afresh.
+Until everything is done, the files are in <folder>/.decoding/. An interrupted decoding continues
+from there when it is started again, unless the list of files, --size or the split has changed: then
+it starts from the beginning.
 """
 
 import argparse
@@ -65,8 +68,8 @@ Images = list[tuple[str, int]]  # of each its file and the number of its class
 def list_images(folder: Path, part: str, files: list[str]) -> tuple[Images, list[str]]:
     """The images in folder/part and the names of their classes, which are the folders in it.
 
-    Without such folders, the images have no names of classes and all the number 0.
-    files: names from `folder` on
+    Without class folders there are no names, and every image has the number 0.
+    files: paths relative to `folder`
     """
     inside = os.path.join(part, "")
     names = [file.removeprefix(inside) for file in files if file.startswith(inside)]
@@ -77,7 +80,7 @@ def list_images(folder: Path, part: str, files: list[str]) -> tuple[Images, list
     for name in sorted(names, key=image_files.image_folder):
         of_class = Path(name).parts[0]
         file = folder / part / name
-        beside = f"{file} lies beside the folders of the classes: put it into one, or remove it"
+        beside = f"{file} lies beside the class folders: move it into one of them, or remove it"
         common.need(of_class in numbers or not classes, beside)
         images.append((str(file), numbers.get(of_class, 0)))
     for number in {*range(len(classes))} - {number for _, number in images}:
@@ -87,9 +90,9 @@ def list_images(folder: Path, part: str, files: list[str]) -> tuple[Images, list
 
 
 def split(images: Images, share: float, seed: int) -> dict[str, Images]:
-    """The images as "train" and "test", in their order: a share of each class, at random, to test.
+    """Split the images into "train" and "test", in order; `share` of each class is for testing.
 
-    Where a class has two images or more, each part gets one at least. A single one is in "train".
+    If a class has two images or more, each part gets at least one. A single image goes to "train".
     """
     random = torch.Generator().manual_seed(seed)
     members = defaultdict(list)  # number of a class: which images, in random order
@@ -109,7 +112,7 @@ def split(images: Images, share: float, seed: int) -> dict[str, Images]:
 
 
 def find_files(folder: Path, files: list[str], share) -> tuple[dict[str, Images], list[str]]:
-    """Of image files, all in "train" if they are to be split, and the names of their classes."""
+    """The image files of each set, all in "train" if they are to be split, and the class names."""
     sets = [name for name in os.listdir(folder) if name.lower() in SETS]
     train, test, val = [name if name in sets else "" for name in ("train", "test", "val")]
     known = len(sets) < 2 or {*sets} == {train, test, val} - {""}
@@ -118,31 +121,31 @@ def find_files(folder: Path, files: list[str], share) -> tuple[dict[str, Images]
     if share is not None:
         deeper = [file for file in files if any(name in SETS for name in Path(file).parts[1:-1])]
         common.need(not deeper, f"{folder} has sets deeper in it, {deeper[:1]}: name their folder")
-        common.need(not test, f"{folder / test} is a test set already: leave out --test-share")
+        common.need(not test, f"{folder / test} is already a test set: leave out --test-share")
         images, classes = list_images(folder, train, files)
         others = f"{len(files) - len(images)} images are not in {folder / 'train'}"
-        remedy = "move them there, or rename train/ if that is a class"
+        remedy = "move them there, or rename train/ if it is a class"
         common.need(len(images) == len(files), f"{others}: {remedy}")
         return {"train": images, "test": []}, classes
-    layout = "train/<class>/*.jpg and test/<class>/*.jpg (without labels no class folders)"
+    layout = "train/<class>/*.jpg and test/<class>/*.jpg (if there are no labels, without <class>/)"
     remedy = "to split <class>/*.jpg or *.jpg, add --test-share 0.2"
     common.need(train and test, f"{folder} needs {layout}; {remedy}")
     images, classes = list_images(folder, train, files)
     of_test, classes_of_test = list_images(folder, test, files)
     for name in sorted({*classes} ^ {*classes_of_test}):
         wanted = f"train/ and {test}/ need the same classes"
-        raise common.BadInput(f"{folder}: {wanted}; '{name}' is in one of them")
+        raise common.BadInput(f"{folder}: {wanted}; only one of them has '{name}'")
     if others := len(files) - len(images) - len(of_test):
         print(f"{folder}: {others} images are in neither train/ nor {test}/ and left out")
     return {"train": images, "test": of_test}, classes
 
 
 def find_images(folder: Path, share=None, seed=0, label=None):
-    """The images of "train" and "test"; the names of their classes, none without labels; contents.
+    """The images of "train" and "test"; the class names, none without labels; contents.
 
-    share: of each class, which becomes the test set where the folder has none
-    label: the column of labels, of Parquet files that have several
-    contents: a function from the names of images to what image_files.read takes
+    share: the share of each class that becomes the test set, if the folder has none
+    label: the column of labels, if Parquet files have several
+    contents: a function from image names to what image_files.read takes
     """
     common.need(folder.is_dir(), f"{folder} is not a folder")
     names = image_files.find(folder, (*image_files.ENDINGS, ".parquet"))
@@ -156,16 +159,16 @@ def find_images(folder: Path, share=None, seed=0, label=None):
         contents = parquet.contents
     else:
         found, classes = find_files(folder, files, share)
-    remedy = f"two are needed, of {', '.join(image_files.ENDINGS)}; --test-share 0.2 splits them"
+    remedy = f"two are needed, of {', '.join(image_files.ENDINGS)}; to split, use --test-share 0.2"
     if share is not None:
         common.need(not found["test"], f"{folder} has a test set: leave out --test-share")
         if found["train"]:
             sizes = np.bincount([number for _, number in found["train"]])
             named = classes or [str(folder)]
             for number in np.flatnonzero(sizes == 1):
-                print(f"{named[number]} has one image, which is in training")
+                print(f"{named[number]} has only one image, which goes into the training set")
             rarest = sizes.argmin()
-            remedy = f"a class needs two images to be split, {named[rarest]} has {sizes[rarest]}"
+            remedy = f"splitting a class needs two images; {named[rarest]} has {sizes[rarest]}"
         found = split(found["train"], share, seed)
     for part, images in found.items():
         common.need(len(images) > 1, f"{folder}: the {part} set has {len(images)} images; {remedy}")
@@ -174,23 +177,23 @@ def find_images(folder: Path, share=None, seed=0, label=None):
 
 # ---------------------------------------------------------------------------------------- decoding
 def name_of(path: str, folder: Path) -> str:
-    """What an image file is called in its data set's folder, however that is written."""
+    """An image file's path relative to its data set's folder, however that folder is written."""
     return Path(path).relative_to(folder).as_posix()
 
 
 def need_room(folder: Path, size: int) -> None:
-    """BadInput where the disk lacks `size` bytes. A map would end the program without a word."""
+    """BadInput if the disk lacks `size` bytes: writing to a memory map would crash silently."""
     free = shutil.disk_usage(folder).free
-    wanted = f"{size / 1e9:.1f} GB are needed, {free / 1e9:.1f} GB are free"
+    wanted = f"{size / 1e9:.1f} GB of disk are needed, but only {free / 1e9:.1f} GB are free"
     common.need(size <= free, f"{folder}: {wanted}")
 
 
 def begin_or_go_on(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
-    """The state of an earlier decoding of the same files, or of a new one.
+    """The state of an earlier decoding of the same files, or else of a new one.
 
-    files: a hash of their names, parts and classes, and of the size
-    train, test: images that are decoded
-    unreadable: the numbers of those that cannot be, by part
+    files: a hash of their names, sets and classes, and of the size
+    train, test: how many images have been decoded
+    unreadable: for each set, the indices of images that cannot be decoded
     """
     names = [f"{size} pixels"]
     for part, images in found.items():
@@ -212,7 +215,7 @@ def begin_or_go_on(work: Path, found: dict[str, Images], size: int, skip: bool) 
         state = {"files": files, "train": 0, "test": 0, "unreadable": {"train": [], "test": []}}
     for part, images in found.items():
         for i in state["unreadable"][part]:
-            remedy = f"add --skip-unreadable again, or remove {work} and start afresh"
+            remedy = f"add --skip-unreadable again, or remove {work} and start again"
             common.need(skip, f"{images[i][0]} could not be read and was left out; {remedy}")
     left = sum(len(images) - state[part] for part, images in found.items())
     need_room(work.parent, left * size * size * 3)
@@ -223,11 +226,11 @@ def begin_or_go_on(work: Path, found: dict[str, Images], size: int, skip: bool) 
 def decode_part(
     part: str, images: Images, contents, size: int, work: Path, state: dict, skip: bool
 ):
-    """Decode what is left of a part into the memory-mapped x_<part>.npy, AT_ONCE files at a time,
-    and a hash of each image's pixels into hash_<part>.npy.
+    """Decode the rest of a set into the memory-mapped x_<part>.npy, AT_ONCE files at a time,
+    and write a hash of each image's pixels into hash_<part>.npy.
 
-    Images are on disk before STATE says so. BadInput names a file that cannot be read,
-    unless such files are to be skipped.
+    Images are on disk before STATE says so. BadInput names a file that cannot be read, unless such
+    files are skipped.
     """
     total = len(images)
     mode = "r+" if state[part] else "w+"
@@ -241,7 +244,7 @@ def decode_part(
             out[i] = image_files.square(image_files.read(source), size)
             hashes[i] = hashlib.sha256(out[i]).digest()
         except MemoryError:
-            raise  # which says nothing of the file
+            raise  # it is not the file's fault
         except Exception as error:  # every image format fails in its own way
             return str(error)
         return None
@@ -256,7 +259,7 @@ def decode_part(
             if failed and not skip:
                 i = failed[0]
                 text = f"{images[i][0]} cannot be read as an image ({errors[i - first]})"
-                remedy = "mend or remove it, or leave out all such files with --skip-unreadable"
+                remedy = "repair or remove it, or leave out all such files with --skip-unreadable"
                 raise common.BadInput(f"{text}; {remedy}")
             out.flush()
             hashes.flush()
@@ -266,7 +269,7 @@ def decode_part(
 
 
 def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
-    """Write rows of the array in one .npy file into another; neither stays mapped into memory."""
+    """Copy rows of the array in one .npy file to another; afterwards neither is memory-mapped."""
     array = np.load(source, mmap_mode="r")
     target.unlink(missing_ok=True)  # of an interrupted copy
     need_room(target.parent, len(rows) * array[0].nbytes)
@@ -282,7 +285,7 @@ def finish_part(part: str, images: Images, classes: list[str], work: Path, unrea
     Done twice it changes nothing. Returns the images that are left.
     """
     kept = np.delete(np.arange(len(images)), unreadable)
-    common.need(len(kept), f"no image of the {part} set can be read, the first is {images[0][0]}")
+    common.need(len(kept), f"no image of the {part} set can be read; the first is {images[0][0]}")
     path = work / f"x_{part}.npy"
     if len(kept) < len(np.load(path, mmap_mode="r")):
         copy_rows(path, work / "kept.npy", kept, f"{part}, images that are kept")
@@ -294,12 +297,12 @@ def finish_part(part: str, images: Images, classes: list[str], work: Path, unrea
         np.save(work / f"y_{part}.npy", labels)
     print(f"{part}: {len(left)} images {kind}")
     if unreadable:
-        print(f"{len(unreadable)} are unreadable and left out, first {images[unreadable[0]][0]}")
+        print(f"{len(unreadable)} unreadable images are left out, first {images[unreadable[0]][0]}")
     return left
 
 
 def tell_of_copies(work: Path, kept: dict[str, Images], unreadable: dict[str, list[int]]) -> None:
-    """Say which test images are in training too: on these a probe has seen the answer."""
+    """Print which test images are also in the training set: there a probe has seen the answer."""
     train, test = [
         np.delete(np.load(work / f"hash_{part}.npy"), unreadable[part])
         for part in ("train", "test")
@@ -312,7 +315,7 @@ def tell_of_copies(work: Path, kept: dict[str, Images], unreadable: dict[str, li
 
 
 def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None:
-    """split.csv: which file is in which set, in the order of the arrays."""
+    """Write split.csv: which file is in which set, in the order of the arrays."""
     errors = "surrogateescape"  # names of files are bytes
     with open(work / "split.csv", "w", newline="", encoding="utf-8", errors=errors) as file:
         table = csv.writer(file)
@@ -324,7 +327,7 @@ def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None
 
 
 def write_names(work: Path, classes: list[str]) -> None:
-    """classes.txt: the name of class 0, 1, ... on each line, if need be as a JSON string."""
+    """Write classes.txt: the name of class 0, 1, ..., one per line, if need be as a JSON string."""
     with open(work / "classes.txt", "w", encoding="utf-8", newline="\n") as file:
         for name in classes:
             plain = name.isprintable() and not name.startswith('"')
@@ -332,14 +335,14 @@ def write_names(work: Path, classes: list[str]) -> None:
 
 
 def decode(folder: Path, size: int, skip=False, share=None, seed=0, label=None) -> None:
-    """Decode the images in `folder` to `size` pixels, from where an interrupted decoding ended."""
+    """Decode the images in `folder` to `size` pixels, continuing an interrupted decoding."""
     work = folder / WORK
     last = folder / FILES[-1]
     if last.exists():
         shutil.rmtree(work, ignore_errors=True)
         pixels = np.load(last).shape[1]
-        again = "remove split.csv, classes.txt and the .npy files to decode it again"
-        text = f"{folder} is decoded already, to {pixels} pixels; {again}"
+        again = "to decode it again, remove split.csv, classes.txt and the .npy files"
+        text = f"{folder} has already been decoded, to {pixels} pixels; {again}"
         common.need(pixels == size, text)
         print(text)
         return
@@ -372,17 +375,17 @@ def main(argv=None):
     )
     add = flags.add_argument
     of_size = "side in pixels: 256 for ImageNet(-100) (views of 224), 64 for Tiny-ImageNet"
-    of_share = "share of each class that becomes the test set, of a folder without one"
-    add("folder", type=Path, help="holds the images, laid out in one of these ways")
+    of_share = "share of each class to use as the test set, if the folder has none"
+    add("folder", type=Path, help="folder of images, in one of the layouts above")
     add("--size", type=common.number(int, 1), required=True, help=of_size)
     add("--skip-unreadable", action="store_true", help="leave out files that cannot be decoded")
     add("--test-share", type=common.number(float, 0.001, 0.999), help=of_share)
-    add("--label", metavar="COLUMN", help="of the labels, where Parquet files have several")
+    add("--label", metavar="COLUMN", help="column of the labels, if Parquet files have several")
     add(
         "--seed",
         type=common.number(int, 0, 2**32 - 1),
         default=0,
-        help="of that choice (default: 0)",
+        help="random seed of the split (default: 0)",
     )
     args = flags.parse_args(argv)
     decode(args.folder, args.size, args.skip_unreadable, args.test_share, args.seed, args.label)

@@ -1,9 +1,9 @@
-"""Pictures of what finished runs left, into their folders.
+"""Draw figures of finished runs and save them in the runs' folders.
 
     python tools/draw.py runs/<run> [...]      needs matplotlib
 
 dimensions.png       a run of an image method: correlation of random dimensions ([NCL] Fig. 3c),
-                     activations (Fig. 1c, d), active ones per image
+                     activations (Fig. 1c, d), active dimensions per image
 <experiment>.png     a run of sparse_coding.py: minimum max-cosine and loss over training
 
 [NCL]: arXiv 2403.12459.
@@ -36,18 +36,18 @@ except ImportError as error:
 
 
 def save(figure, path: Path) -> None:
-    """Write a figure and forget it."""
+    """Write a figure to a file and close it."""
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
 
 # ---------------------------------------------------------------------------------- an image method
 def dimensions(path: Path, e: Tensor) -> None:
-    """Three panels on embeddings e (N, K).
+    """Three panels about embeddings e (N, K).
 
     left     |C| of 20 random live dimensions ([NCL] Fig. 3c)
-    middle   activations of 40 evenly spread images, the dimensions by their mean (Fig. 1c, d)
-    right    active dimensions of an image
+    middle   activations of 40 evenly spaced images, dimensions sorted by mean (Fig. 1c, d)
+    right    how many dimensions an image activates
     """
     e = F.normalize(e)
     active = e.abs() > common.ACTIVE  # (N, K)
@@ -68,8 +68,8 @@ def dimensions(path: Path, e: Tensor) -> None:
     order = e.abs().mean(0).argsort(descending=True)
     size = e[rows][:, order].abs()
     picture = middle.imshow(size.numpy(), aspect="auto", vmin=0, cmap="magma", interpolation="none")
-    title = f"|activation|, {active.float().mean():.1%} of the entries active"
-    middle.set(title=title, ylabel="image", xlabel="dimension, the most active first")
+    title = f"|activation|, {active.float().mean():.1%} of the entries are active"
+    middle.set(title=title, ylabel="image", xlabel="dimension, most active first")
     figure.colorbar(picture, ax=middle)
 
     K = e.shape[1]
@@ -82,7 +82,7 @@ def dimensions(path: Path, e: Tensor) -> None:
 
 # ------------------------------------------------------------------------------- sparse_coding.py's
 def landscapes_of_run(folder: Path) -> list[str]:
-    """landscapes() of the curves.npz of a run of sparse_coding.py; BadInput where it is damaged."""
+    """landscapes() for the curves.npz of a run of sparse_coding.py; BadInput if it is damaged."""
     path = folder / "curves.npz"
     try:
         curves = dict(np.load(path, allow_pickle=False))
@@ -97,7 +97,7 @@ def landscapes_of_run(folder: Path) -> list[str]:
 
 
 def landscapes(folder: Path, curves: dict[str, np.ndarray]) -> list[str]:
-    """<experiment>.png for each experiment in curves; returns the names of these files.
+    """Draw <experiment>.png for each experiment in curves; returns the names of these files.
 
     curves: <experiment>/<setting>/<key>: lr_times_steps (T,), min and loss (T, seeds)
     """
@@ -119,7 +119,7 @@ LINE_STYLES = "-", "--", ":", "-.", (0, (6, 1)), (0, (1, 4)), (0, (8, 4)), (0, (
 
 
 def draw_experiment(path: Path, experiment: str, settings: list[str], curves: dict) -> None:
-    """Minimum max-cosine and loss over learning rate × steps, mean ± std over seeds.
+    """Minimum max-cosine and loss against learning rate × steps, mean ± std over seeds.
 
     A colour for each program, a line style for each swept value.
     """
@@ -163,7 +163,7 @@ def main(argv=None):
     for folder in args.runs:
         if (folder / "curves.npz").exists():
             names = landscapes_of_run(folder)
-            need(names, f"{folder / 'curves.npz'} has the curves of no experiment")
+            need(names, f"{folder / 'curves.npz'} holds no experiment's curves")
         else:
             z = interpret.read_embedding(folder).z
             names = ["dimensions.png"]

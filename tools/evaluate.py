@@ -1,11 +1,11 @@
-"""Evaluate a run's network again, on its own data set or on another one.
+"""Evaluate a run's network again, on its own data set or another one.
 
     python tools/evaluate.py runs/my-run --dataset mine
     python tools/evaluate.py runs/my-run --dataset mine --out mine.npz
     python tools/look.py mine.npz                                     or interpret.py
 
-It prints what the end of a training prints and leaves the run as it is. Probes are fitted on the
-training images of that data set. --out keeps h, z, labels and images of the test set.
+This prints the same table as the end of a training and does not change the run. Probes are fitted
+on the training images of the chosen data set. --out saves h, z, labels and images of the test set.
 """
 
 import argparse
@@ -29,10 +29,10 @@ def main(argv=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.add_argument("run", type=Path, help="folder of a finished run")
-    flags.add_argument("--dataset", help="default: the run's")
+    flags.add_argument("--dataset", help="data set to evaluate on (default: the run's)")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     flags.add_argument("--device", default=common.DEVICE, help="cuda, cpu")
-    flags.add_argument("--out", type=Path, metavar="FILE", help="a new .npz file")
+    flags.add_argument("--out", type=Path, metavar="FILE", help="save h, z, ... in a new .npz file")
     args = flags.parse_args(argv)
     common.check_device(args.device)
     if args.out:

@@ -1,19 +1,20 @@
-"""Fine-tune a run's whole backbone with a new linear classifier, on a share of the labels.
+"""Fine-tune a run's whole backbone and a new linear classifier, on a share of the labels.
 
-    python tools/finetune.py runs/<run>                   1 % and 10 % ([SparseHead] Table 2), all
-    python tools/finetune.py runs/<run> --from-scratch    the same of random weights, as a control
-    python tools/finetune.py runs/<run> --lr 0.02         this rate, not the best of --tune
+    python tools/finetune.py runs/<run>                   1 %, 10 % ([SparseHead] Table 2) and all
+    python tools/finetune.py runs/<run> --from-scratch    the same from random weights, as a control
+    python tools/finetune.py runs/<run> --lr 0.02         this learning rate, without tuning
 
-A copy of backbone.pt, of a run of any method, is trained on as many labels of every class, with
-random crops and flips. config.json tells the data set, the network and the crops. Prints the
-accuracies on the test set and adds to finetune.json, in the run's folder, for every share
-    finetune_<share>_top1, _top5    accuracies in %; scratch_... of random weights
+A copy of backbone.pt, from a run of any method, is trained on equally many labels of every class,
+with random crops and flips. The data set, network and crops are those in config.json. The program
+prints accuracies on the test set and adds to finetune.json, in the run's folder, for every share
+    finetune_<share>_top1, _top5    accuracies in %; scratch_... from random weights
     finetune_<share>_lr, _tuned     the rate, and whether --tune chose it
-    finetune_<share>_epochs, ...    the other flags but --tune: a later call replaces its shares
+    finetune_<share>_epochs, ...    the other flags, except --tune
+A later call replaces the numbers of its shares.
 
-A random tenth of the *training* images is held out. Each rate of --tune is tried on what is left
-of the share and judged on that tenth. With the best, all of the share is trained on. So the choice
-of the rate reads labels beyond the share; with --lr none of these are read.
+A random tenth of the *training* images is held out. Each learning rate of --tune is tried on the
+rest of the share and judged on that tenth. The best one is then used to train on the whole share.
+So this choice uses labels beyond the share; with --lr none of these are used.
 
 [NCL]'s code fine-tunes too, on all labels of CIFAR. Where we differ from it:
 1. SGD with momentum 0.9 and a tuned rate, 0.1 for the classifier (theirs: LARS at 0.4 for both).
@@ -42,9 +43,9 @@ SETTINGS = "epochs", "min_steps", "classifier_lr", "weight_decay", "seed"  # kep
 
 
 def balanced_subset(y: Tensor, share: float, seed: int) -> Tensor:
-    """Indices of a share of the labels y (N,), of every class the same number, drawn with `seed`.
+    """Indices of a share of the labels y (N,), equally many of every class, drawn with `seed`.
 
-    Of a class at least one and at most what there is; a share of 1 is all of them.
+    At least one of each class, and at most all that it has; a share of 1 takes everything.
     """
     if share == 1:
         return torch.arange(len(y))
@@ -61,7 +62,7 @@ def balanced_subset(y: Tensor, share: float, seed: int) -> Tensor:
 def new_backbone(
     folder: Path, run: argparse.Namespace, from_scratch: bool
 ) -> tuple[nn.Module, int]:
-    """The backbone of a run, with random weights if from_scratch, and d; BadInput without one."""
+    """A run's backbone, with random weights if from_scratch, and d; BadInput if it has none."""
     backbone, d = common.resnet(run.arch, run.image_size)
     if getattr(run, "zero_init_residual", False):
         simsiam.zero_init(backbone)
@@ -73,14 +74,14 @@ def new_backbone(
 def finetune(
     backbone: nn.Module, d: int, data: common.Data, chosen: Tensor, run, args, lr: float
 ) -> nn.Module:
-    """Train the backbone, in place, with a linear classifier; → both as one.
+    """Train the backbone, in place, and a linear classifier; returns both as one network.
 
     chosen: indices of the training images
     run: image_size, min_scale, crop
     args: epochs, min_steps, classifier_lr, weight_decay, seed
     lr: peak rate of the backbone
     """
-    common.need(len(chosen) > 1, "one label is too few: give a larger share of --labels")
+    common.need(len(chosen) > 1, "one label is too few: give --labels a larger share")
     torch.manual_seed(args.seed)
     device = torch.device(common.DEVICE)
     classifier = nn.Linear(d, int(data.train["y"].max()) + 1)
@@ -124,7 +125,7 @@ def finetune(
 
 @torch.no_grad()
 def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[float, float]:
-    """Top-1 and top-5 in % of a classifier, on images with labels y, seen at `size` pixels."""
+    """Top-1 and top-5 accuracy in % of a classifier, on images of `size` pixels with labels y."""
     model.eval()
     device = next(model.parameters()).device
     scores = []
@@ -134,10 +135,10 @@ def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[fl
 
 
 def tuned_lr(start, data: common.Data, chosen: Tensor, run, args) -> float:
-    """The rate of args.tune with the best top-1 on a tenth of the training images.
+    """The rate of args.tune with the best top-1 on a held-out tenth of the training images.
 
-    start: a function, which returns the backbone to train and d
-    It is trained on the others of `chosen`. Of equal rates the smallest.
+    start: a function that returns the backbone to train and d
+    Training uses the images of `chosen` outside that tenth. A tie goes to the smallest rate.
     """
     rank = torch.randperm(len(data.train["y"]), generator=torch.Generator().manual_seed(0))
     held = rank < max(1, len(rank) // 10)  # a random tenth
@@ -167,7 +168,7 @@ def parser() -> argparse.ArgumentParser:
     seed = common.number(int, 0, 2**32 - 1)
     shares = [0.01, 0.1, 1.0]
     rates = [0.01, 0.05, 0.2]
-    of_lr = "peak learning rate of the backbone, one or one for each share"
+    of_lr = "peak learning rate of the backbone: one, or one for each share"
     add = flags.add_argument
     add("run", type=Path, help="folder of a run")
     add(
@@ -176,15 +177,15 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=shares,
         metavar="SHARE",
-        help="of the labels",
+        help="shares of the labels",
     )
     add("--from-scratch", action="store_true", help="start from random weights")
-    add("--epochs", type=positive, default=10, help="passes over those labels")
+    add("--epochs", type=positive, default=10, help="passes over the share")
     add(
         "--min-steps",
         type=positive,
         default=300,
-        help="at least so many steps: a small share gets more passes",
+        help="train at least this many steps, with more passes over a small share",
     )
     add(
         "--tune",
@@ -192,12 +193,12 @@ def parser() -> argparse.ArgumentParser:
         nargs="+",
         default=rates,
         metavar="LR",
-        help="peak rates to try, without --lr",
+        help="peak learning rates to try if there is no --lr",
     )
     add("--lr", type=rate, nargs="+", help=of_lr)
-    add("--classifier-lr", type=rate, default=0.1, help="of the new classifier")
+    add("--classifier-lr", type=rate, default=0.1, help="peak learning rate of the new classifier")
     add("--weight-decay", type=decay, default=1e-4, help="([NCL]'s code: 1e-4)")
-    add("--seed", type=seed, default=1, help="of labels, weights and crops")
+    add("--seed", type=seed, default=1, help="random seed of labels, weights and crops")
     add("--data-root", help="folder of the data sets (default: the run's)")
     return flags
 
@@ -212,7 +213,7 @@ def main(argv=None):
     data = labelled_data(run, args.data_root, "fine-tuning")
     path = args.run / "finetune.json"
     if path.exists():
-        read_json(path)  # or says now, not after the trainings, that it is damaged
+        read_json(path)  # if it is damaged, fail now and not after training
     prefix = "scratch" if args.from_scratch else "finetune"
 
     def same_start():

@@ -1,6 +1,6 @@
-"""Picture files of any folder: which they are, in what order, and what is in them.
+"""Find the image files in a folder, put them in order, and read them.
 
-tools/decode.py makes training data of them, look.py shows them.
+tools/decode.py makes training data from them; look.py shows them.
 """
 
 import os
@@ -18,11 +18,11 @@ BITS_PER_SAMPLE, POLARITY = 258, 262  # a TIFF file's tags
 
 # --------------------------------------------------------------------------- which, and what order
 def find(folder: Path, endings=ENDINGS) -> list[str]:
-    """The files in a folder and below that end so: names within it, in ImageFolder's order.
+    """The files in a folder, at any depth, with these endings: paths in it, in ImageFolder's order.
 
-    Links are followed. A link to nothing is listed too, so that reading it fails by name and no
-    class vanishes. Names that begin with a dot, and what is LEFT_BY_PROGRAMS, are left out at every
-    depth; a line says how many, and how many pictures of other endings there are.
+    Links are followed. Broken links are listed too, so that reading one fails with its name and no
+    class disappears. Names that begin with a dot and those in LEFT_BY_PROGRAMS are left out at any
+    depth; a printed line says how many, and how many pictures have an ending that cannot be read.
     """
     found = []
     hidden = []
@@ -43,7 +43,7 @@ def find(folder: Path, endings=ENDINGS) -> list[str]:
                     hidden.append(path)
             elif is_folder:
                 walk(path, real)
-            elif of_kind or not os.path.exists(os.path.join(here, name)):  # a link to nothing
+            elif of_kind or not os.path.exists(os.path.join(here, name)):  # a broken link
                 found.append(path)
             elif name.lower().endswith(UNREAD):
                 unread.append(path)
@@ -58,18 +58,18 @@ def find(folder: Path, endings=ENDINGS) -> list[str]:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a file or folder is none of the user's."""
+    """Whether a file or folder is not one of the user's own."""
     return name.startswith(".") or name in LEFT_BY_PROGRAMS
 
 
 def image_folder(name: str) -> tuple[str, str, str]:
-    """torchvision's ImageFolder sorts by class, in a class by folder, in a folder by file."""
+    """Sort key of torchvision's ImageFolder: by class, then by folder, then by file."""
     folder, file = os.path.split(name)
     return folder.split(os.sep)[0], folder, file
 
 
 def part_by_part(name: str) -> list[str]:
-    """As pathlib sorts paths: folder "a" is before folder "a-b"."""
+    """Sort key of pathlib: folder "a" comes before folder "a-b"."""
     return name.split(os.sep)
 
 
@@ -79,17 +79,17 @@ ORDERS = {"sorted": str, "ImageFolder": image_folder, "pathlib": part_by_part}
 
 # -------------------------------------------------------------------------------------- one picture
 def read(source, at_least: int | None = None) -> Image.Image:
-    """A picture in RGB of 8 bits, upright as EXIF says, what is transparent over white.
+    """A picture as 8-bit RGB, rotated as EXIF says, with transparent pixels over white.
 
-    Grey values v of 16 bits become v / 257, rounded. Of 16-bit colours Pillow takes the upper byte,
-    of a moving picture the first. ValueError where it does not tell how large a value can be.
+    A 16-bit grey value v becomes v / 257, rounded. For 16-bit colours Pillow takes the upper byte,
+    for an animation the first picture. ValueError if the range of the values is unknown.
 
-    source: a path, or a file of bytes
-    at_least: pixels of a side that are needed; of a large JPEG not many more are decoded
+    source: a path, or a binary file
+    at_least: how many pixels a side needs; a large JPEG is decoded to not many more
     """
     with Image.open(source) as file:
         if file.format == "TIFF" and file.n_frames > 1:
-            raise ValueError("it has several pages; save each as a file of its own")
+            raise ValueError("it has several pages; save each page as a separate file")
         if at_least:
             file.draft("RGB", (at_least, at_least))
         try:
@@ -106,7 +106,7 @@ def read(source, at_least: int | None = None) -> Image.Image:
 
 
 def in_8_bits(image: Image.Image, file: Image.Image) -> Image.Image:
-    """A grey picture of more bits, upright, as one of 8; file: as it was opened."""
+    """An upright grey picture of more than 8 bits, converted to 8; file: as it was opened."""
     values = np.asarray(image)
     grey = values * (255 / largest_value(file))
     if file.format == "TIFF" and file.tag_v2.get(POLARITY) == 0:  # white is 0
@@ -118,7 +118,7 @@ def in_8_bits(image: Image.Image, file: Image.Image) -> Image.Image:
 
 
 def largest_value(file: Image.Image) -> int:
-    """What white is in a grey picture of more than 8 bits; ValueError where nothing tells."""
+    """The value of white in a grey picture of more than 8 bits; ValueError if that is unknown."""
     of_16_bits = file.mode == "I" and file.format in ("PNG", "PPM")
     if not (of_16_bits or file.mode.startswith("I;16")):
         kind = "floats" if file.mode == "F" else "signed or 32-bit integers"
@@ -130,9 +130,9 @@ def largest_value(file: Image.Image) -> int:
 
 
 def square(image: Image.Image, size: int) -> Image.Image:
-    """The shorter side to `size` pixels, with anti-aliasing, then the central square.
+    """Resize the shorter side to `size` pixels, with anti-aliasing, and cut out the centre.
 
-    What is longer than 32 times its shorter side is cut to that first: it might fill the memory.
+    A side longer than 32 times the shorter one is cut to that first, or it might fill the memory.
     """
     most = 32 * min(image.size)
     image = TF.center_crop(image, [min(image.height, most), min(image.width, most)])

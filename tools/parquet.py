@@ -1,10 +1,10 @@
 """Images in Parquet files, as Hugging Face's datasets writes them, for tools/decode.py.
 
-    data/train-00000-of-00002.parquet    "train", "test" or "validation", in the name of a file or
-    test/0000.parquet                    of its folder, says of which set it is
+    data/train-00000-of-00002.parquet    the name of a file or of its folder contains "train",
+    test/0000.parquet                    "test" or "validation", which says what set it belongs to
     image     bytes of an image file, or {bytes, path}
-    label     the number of a class, whose name is in the schema's metadata, or a word; a missing
-              one is null or -1
+    label     a word, or the number of a class whose name is in the schema's metadata; null or -1
+              if it is missing
 
 An image is called <file>#<row>.
 """
@@ -37,11 +37,11 @@ SHARD = re.compile(r"(.*)-\d+-of-(\d+)(?:-\w+)?\.parquet", re.IGNORECASE)
 
 # ------------------------------------------------------------------------------------------ labels
 def find_rows(folder: Path, files: list[str], wanted: str | None):
-    """{"train": images, "test": images}, each image a name and a class's number; and the classes.
+    """{"train": images, "test": images}, each image a name and a class number; and the class names.
 
-    files: names in the folder, in order; wanted: the column of labels, where there are several
-    Where "test" is missing, or alone has no labels, "validation" serves as it, if there is one.
-    BadInput for what is missing or does not fit.
+    files: names in the folder, in order; wanted: the column of labels, if there are several
+    If "test" is missing, or is the only set without labels, "validation" takes its place.
+    BadInput if something is missing or does not fit.
     """
     need_complete(folder, files)
     labels = {part: {} for part in PARTS}  # of each image; None: missing
@@ -52,7 +52,7 @@ def find_rows(folder: Path, files: list[str], wanted: str | None):
             all_names.add(names)
         for row, label in enumerate(own):
             labels[part_of(file) or "train"][f"{folder / file}#{row}"] = label
-    common.need(len(all_names) < 2, f"{folder}: its files name different classes")
+    common.need(len(all_names) < 2, f"{folder}: its files have different class names")
     common.need(labels["train"], f"{folder} has no Parquet file of a training set")
 
     with_labels = [part for part, own in labels.items() if is_labelled(part, own)]
@@ -60,7 +60,7 @@ def find_rows(folder: Path, files: list[str], wanted: str | None):
     if not labels[test] or (test not in with_labels and other in with_labels):
         test, other = other, test
     if labels[other]:
-        print(f"{folder}: the files of '{other}' are left out")
+        print(f"{folder}: the '{other}' files are not used")
     alike = ("train" in with_labels) == (test in with_labels)
     common.need(alike or not labels[test], f"{folder}: of train and {test} one has no labels")
 
@@ -70,12 +70,12 @@ def find_rows(folder: Path, files: list[str], wanted: str | None):
         (names,) = all_names
         found = {*labels["train"].values()}
         one_kind = len({type(label) for label in found}) == 1
-        common.need(one_kind, f"{folder}: labels are numbers in one file, and words in another")
+        common.need(one_kind, f"{folder}: labels are numbers in one file and words in another")
         values = range(len(names)) if names else sorted(found)
         classes = [str(name) for name in names or values]
         numbers = {value: number for number, value in enumerate(values)}
     else:
-        print(f"{folder}: no labels, as there is no column 'label'; --label names another")
+        print(f"{folder}: no labels, as there is no column 'label'; name another with --label")
     return {
         "train": numbered(labels["train"], numbers),
         "test": numbered(labels[test], numbers),
@@ -83,7 +83,7 @@ def find_rows(folder: Path, files: list[str], wanted: str | None):
 
 
 def numbered(labels: dict, numbers: dict) -> list[tuple[str, int]]:
-    """Images with the numbers of their classes; BadInput for a class that has none."""
+    """Images with their class numbers; BadInput for a class without a number."""
     images = []
     for image, label in labels.items():
         known = label in numbers
@@ -93,26 +93,26 @@ def numbered(labels: dict, numbers: dict) -> list[tuple[str, int]]:
 
 
 def need_complete(folder: Path, files: list[str]) -> None:
-    """BadInput for a missing shard, or a file of which nobody knows what it is of."""
+    """BadInput for a missing shard, or a file that might belong to any set."""
     shards = defaultdict(int)
     folders = defaultdict(set)
     for file in files:
         if shard := SHARD.fullmatch(file):
             shards[shard.groups()] += 1
         folders[part_of(file)].add(os.path.dirname(file))
-        remedy = "say it in the file's name, or remove it"
+        remedy = "put the set into the file's name, or remove the file"
         unsaid = part_of(file) == "" and any(map(part_of, files))
-        common.need(not unsaid, f"{folder / file}: of which set is it? {remedy}")
+        common.need(not unsaid, f"{folder / file}: of which set is this file? {remedy}")
     for (name, total), count in shards.items():
         wanted = f"of {folder / name}-*-of-{total}.parquet {count} are there, not {int(total)}"
         common.need(count == int(total), wanted)
     for part, own in folders.items():
-        several = f"{folder}: files of '{part}' are in {', '.join(sorted(own))}; name one of these"
+        several = f"{folder}: files of '{part}' are in {', '.join(sorted(own))}; give one of these"
         common.need(len(own) == 1, several)
 
 
 def part_of(file: str) -> str:
-    """Which set a file is of: what its name says, else its folder's, and so on; "" if none does."""
+    """Which set a file belongs to, by its name, else by its folder's, and so on; "" if unknown."""
     for name in reversed(Path(file.lower()).parts):
         for word in re.findall("[a-z]+", name):
             for part, words in PARTS.items():
@@ -122,17 +122,17 @@ def part_of(file: str) -> str:
 
 
 def is_labelled(part: str, labels: dict) -> bool:
-    """Whether all of these images have labels; BadInput where some do and others do not."""
+    """Whether all of these images have labels; BadInput if only some of them do."""
     without = [image for image, label in labels.items() if label is None]
     some = 0 < len(without) < len(labels)
-    remedy = "leave out such rows, or the column"
+    remedy = "remove such rows, or the column"
     text = f"{part}: {len(without)} of {len(labels)} images have no label, first"
     common.need(not some, f"{text} {without[:1]}; {remedy}")
     return bool(labels) and not without
 
 
 def labels_of(file: Path, wanted: str | None) -> tuple[list, tuple[str, ...]]:
-    """The label of each image, None where it is missing, and the names of the classes or ()."""
+    """The label of each image, None if it is missing, and the class names or ()."""
     with reading(file), pq.ParquetFile(file) as table:
         schema = table.schema_arrow
         image_column(schema, file)  # or says that there is none
@@ -146,7 +146,7 @@ def labels_of(file: Path, wanted: str | None) -> tuple[list, tuple[str, ...]]:
 # ------------------------------------------------------------------------------------------ columns
 @contextlib.contextmanager
 def reading(file):
-    """BadInput where a file is damaged, or no Parquet."""
+    """BadInput if a file is damaged or is not a Parquet file."""
     try:
         yield
     except (OSError, UnicodeError, pa.ArrowException) as error:
@@ -154,7 +154,7 @@ def reading(file):
 
 
 def features_of(schema: pa.Schema) -> dict[str, dict]:
-    """What Hugging Face's metadata say of each column."""
+    """What Hugging Face's metadata say about each column."""
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         return {name: of for name, of in features.items() if isinstance(of, dict)}
@@ -163,7 +163,7 @@ def features_of(schema: pa.Schema) -> dict[str, dict]:
 
 
 def label_column(schema: pa.Schema, file: Path, wanted: str | None):
-    """Which column has the labels, None if none has, and the names of the classes or ()."""
+    """The column of the labels, None if there is none, and the class names or ()."""
     features = features_of(schema)
     candidates = [wanted] if wanted else [name for name in schema.names if name == "label"]
     if not candidates:
@@ -171,7 +171,7 @@ def label_column(schema: pa.Schema, file: Path, wanted: str | None):
         candidates = [name for name, kind in kinds.items() if kind == "ClassLabel"]
     if not candidates:
         return None, ()
-    several = f"{file}: which of {', '.join(candidates)} is the label? Give --label"
+    several = f"{file}: which of {', '.join(candidates)} holds the labels? Choose with --label"
     common.need(len(candidates) == 1, several)
     (column,) = candidates
     there = column in schema.names
@@ -186,7 +186,7 @@ def label_column(schema: pa.Schema, file: Path, wanted: str | None):
 
 
 def image_column(schema: pa.Schema, file: Path) -> str:
-    """The column of the images; BadInput where there is not just one."""
+    """The column of the images; BadInput unless there is exactly one."""
     of_bytes = types.is_binary, types.is_large_binary
     found = []
     for field in schema:
@@ -202,7 +202,7 @@ def image_column(schema: pa.Schema, file: Path) -> str:
 
 # -------------------------------------------------------------------------------------- their bytes
 def contents(images: list[str]):
-    """Yield what image_files.read takes of each image, in order; few are in memory at a time."""
+    """Yield each image in a form that image_files.read takes, in order, with few in memory."""
     in_pieces = dict(pre_buffer=False, buffer_size=2**20)  # else a group of rows is read as a whole
     for file, own in itertools.groupby(images, lambda image: image.rpartition("#")[0]):
         wanted = {int(image.rpartition("#")[2]) for image in own}
@@ -217,7 +217,7 @@ def contents(images: list[str]):
 
 
 def source_of(value: bytes | dict | None, file: str):
-    """An image's bytes as a file, or the path that stands for them."""
+    """An image's bytes as a file, or the path to them."""
     if isinstance(value, dict):
         if value["bytes"] is None and value.get("path"):
             return Path(file).parent / value["path"]

@@ -1,23 +1,23 @@
-"""How well a linear probe of a run, fitted on clean images, reads shifted ones.
+"""Fit a linear probe of a run on clean images and test it on corrupted and shifted ones.
 
     python tools/robustness.py runs/<run> [runs/<other> ...]
 
 [NCL] claims that non-negative features are more robust. robustness.json, in the run's folder, has
-the accuracies in % of the representation, h_..., and of the embedding, z_...,
+the accuracies in % of a probe of the features, h_..., and of the embedding, z_...,
     clean                       on the test images
     <corruption>_<severity>     on corrupted ones: noise, blur, contrast, brightness, pixelation,
                                 jpeg, severities 1 to 5 (CIFAR-10-C)
     <corruption>, corrupted     means over the severities, and over the corruptions
 and, of 2,000 new images of the built-in data set,
-    reversed             the backgrounds' frequencies are exchanged: the rarest is the most frequent
+    reversed             the backgrounds' frequencies are reversed: the rarest is the most frequent
     unseen               two backgrounds that no training image has
-    paired               the probe is fitted where nine of ten images have their object's own
-                         background (the others any), and these have another object's here
-    paired_as_trained    the same probe, with backgrounds as where it was fitted
+    paired               the probe is fitted on images of which nine in ten have a background that
+                         belongs to their object; here these have another object's background
+    paired_as_trained    the same probe, with backgrounds as in the images it was fitted on
 
-CIFAR-10-C: Hendrycks and Dietterich 2019, arXiv 1903.12261. The constants are its authors' for
-32 pixels, and mild on larger images. Where we differ from their code: the blur mirrors an image at
-its borders (theirs repeats the outermost pixel), which changes the outer 2 to 4 pixels.
+CIFAR-10-C: Hendrycks and Dietterich 2019, arXiv 1903.12261. The constants are the authors' for
+32 pixels; on larger images they are mild. Where we differ from their code: the blur mirrors an
+image at its borders (theirs repeats the outermost pixel), which changes the outer 2 to 4 pixels.
 [NCL]: arXiv 2403.12459.
 """
 
@@ -54,13 +54,13 @@ def blur(x: Tensor, c: float) -> Tensor:
 
 
 def lower_contrast(x: Tensor, c: float) -> Tensor:
-    """The share c of each pixel's distance to its channel's mean."""
+    """Each pixel's distance to its channel's mean is multiplied by c."""
     mean = x.mean((2, 3), keepdim=True)
     return torch.lerp(mean, x, c)
 
 
 def brighten(x: Tensor, c: float) -> Tensor:
-    """V of HSV plus c, at most 1."""
+    """c is added to the value V of HSV, up to 1."""
     value = x.amax(1, keepdim=True)
     hue_and_saturation = torch.where(value > 0, x / value.clamp(min=1e-9), 1.0)
     return hue_and_saturation * (value + c).clamp(max=1)
@@ -90,7 +90,7 @@ def compress(x: Tensor, c: int) -> Tensor:
 
 
 def by_pillow(change, x: Tensor) -> Tensor:
-    """What `change` makes of each image as one of Pillow's."""
+    """Apply `change` to each image, as an image of Pillow."""
     changed = []
     for y in x:
         image = TF.to_pil_image((255 * y).byte())
@@ -137,14 +137,14 @@ def shifted_test_images(name: str) -> tuple[Tensor, Tensor]:
 
 
 def paired_training_images() -> tuple[Tensor, Tensor]:
-    """5,000 images and labels on which the probe of "paired" is fitted."""
+    """The 5,000 images and labels on which the probe of "paired" is fitted."""
     arrays = shapes.draw(5000, 0, seed=2, paired=0.9)
     return torch.from_numpy(arrays["x_train"]), torch.from_numpy(arrays["y_train"])
 
 
 # --------------------------------------------------------------------------------------- measuring
 def measure(run: argparse.Namespace, model: nn.Module, data: common.Data, device: str):
-    """The numbers of robustness.json of a run; BadInput for images that are not square."""
+    """The numbers of a run's robustness.json; BadInput if its images are not square."""
     if data.test["x"].shape[2] != data.test["x"].shape[3]:
         raise common.BadInput(f"{run.dataset}: the corruptions take square images only")
 

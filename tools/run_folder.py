@@ -1,4 +1,4 @@
-"""What tools/ and studies/ share: to read a finished run, to write JSON, to say how far it is."""
+"""What tools/ and studies/ share: reading a finished run, reading and writing JSON, progress."""
 
 import argparse
 import importlib
@@ -30,7 +30,7 @@ NEEDED = {  # settings of every run of an image method: its data, network and vi
 
 
 def read_run(folder: Path) -> argparse.Namespace:
-    """The settings of a run of an image method, its config.json; BadInput where it is none."""
+    """The settings in config.json of an image method's run; BadInput if it is no such run."""
     path = folder / "config.json"
     try:
         settings = json.loads(path.read_text())
@@ -59,7 +59,7 @@ def load_run(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
 
 
 def load_backbone(backbone: nn.Module, folder: Path) -> None:
-    """Load the weights that a finished run has left; BadInput where they do not fit."""
+    """Load the weights of a finished run; BadInput if they do not fit."""
     path = folder / "backbone.pt"
     need(path.exists(), f"{folder} has no backbone.pt: the run has not finished")
     weights = common.load_checkpoint(path)
@@ -70,13 +70,13 @@ def load_backbone(backbone: nn.Module, folder: Path) -> None:
 
 
 def data_of(run: argparse.Namespace, root: str | None = None) -> common.Data:
-    """The data set of a run, without x_unlabeled, on the CPU. root: where it is not the run's."""
+    """A run's data set, without x_unlabeled, on the CPU. root: its folder, if not the run's."""
     settings = vars(run) | dict(data_root=root or run.data_root, device="cpu")
     return common.Data(argparse.Namespace(**settings), unlabelled=False)
 
 
 def labelled_data(run: argparse.Namespace, root: str | None, task: str) -> common.Data:
-    """The data set of a run; BadInput where it lacks labels of two classes for the task."""
+    """A run's data set; BadInput if it lacks the two labelled classes that the task needs."""
     data = data_of(run, root)
     several = len(data.classes.get("y", [])) > 1
     need(several, f"{task} needs labels of two classes or more, which {run.dataset} lacks")
@@ -85,7 +85,7 @@ def labelled_data(run: argparse.Namespace, root: str | None, task: str) -> commo
 
 # --------------------------------------------------------------------------------------------- JSON
 def read_json(path: Path) -> dict:
-    """A file of JSON; BadInput where it is damaged."""
+    """The contents of a JSON file; BadInput if it is damaged."""
     try:
         return json.loads(path.read_text())
     except ValueError as error:
@@ -93,14 +93,14 @@ def read_json(path: Path) -> dict:
 
 
 def write_json(path: Path, value: dict) -> None:
-    """Replace the file `path` by this, as JSON; a file that was there stays whole until then."""
+    """Write `value` as JSON to `path`; an existing file stays whole until it is replaced."""
     with common.replacing(path) as file:
         file.write(json.dumps(value, indent=1).encode() + b"\n")
 
 
 # ----------------------------------------------------------------------------------------- progress
 def progress(items, what: str):
-    """Yield the items and say on standard error how far it is, every ten seconds at most.
+    """Yield the items, and report progress on standard error at most every ten seconds.
 
     items: anything with a length
     """

@@ -1,16 +1,16 @@
-"""How much a few dimensions of a run's embedding can do, and what each tells alone.
+"""How useful a few dimensions of a run's embedding are, and what each one alone tells.
 
     python tools/selection.py runs/<run> [runs/<other> ...]
 
 selection.json, in the run's folder, has for m = K/8, K/4, K/2 of the K dimensions ([NCL], feature
 selection)
-    p_at_10_top_<m>      P@10 of the test images, %, with the m of largest mean activation
-    lp1_top_<m>          linear probe on these, %, with the penalty that is best for all K
-    ..._random_<m>       the same with m random dimensions, one draw, which is equal for equal K
-    p_at_10              with all K; the probe's is lp1_embedding of metrics.jsonl
+    p_at_10_top_<m>      P@10 of the test images, %, with the m most active on average
+    lp1_top_<m>          linear probe of these, %, with the penalty that is best for all K
+    ..._random_<m>       the same with m random dimensions, drawn once, the same for equal K
+    p_at_10              with all K; the probe of all K is lp1_embedding in metrics.jsonl
 and how disentangled the dimensions are (SEPIN: Do and Tran 2020)
-    sepin_1, _10, _100   what a dimension alone tells of the image, in nats: mean of the 1, 10, 100
-                         best; null where there are fewer
+    sepin_1, _10, _100   what only this dimension tells about the image, in nats: mean of the 1, 10,
+                         100 best; null if there are fewer
     sepin_all            of all K
 
 Where we differ from [NCL]: dimensions are ranked by |activation| on the *training* images (theirs:
@@ -34,10 +34,10 @@ from torch import Tensor  # noqa: E402
 
 
 def sepin(z1: Tensor, z2: Tensor, temperature=0.2) -> Tensor:
-    """I(x; z_k | all others) in nats, (K,): what dimension k alone tells (Do and Tran 2020).
+    """I(x; z_k | all others) in nats, (K,): what only dimension k tells (Do and Tran 2020).
 
     NT-Xent from each first view to all N second ones, of normalised embeddings: the loss without
-    dimension k (the rest is not normalised again), less the loss with it.
+    dimension k (the rest is not normalised again), minus the loss with it.
     z1, z2: (N, K), the embeddings of two views
     """
     a = F.normalize(z1)
@@ -54,7 +54,7 @@ def sepin(z1: Tensor, z2: Tensor, temperature=0.2) -> Tensor:
 
 
 def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor, l2: float) -> dict:
-    """P@10 and probe (of strength l2) in % with the most active and with random dimensions.
+    """P@10 and a probe (with penalty l2), in %, of the most active and of random dimensions.
 
     train, test: embeddings (M, K) and (N, K) with labels y_train (M,) and y (N,).
     """
@@ -75,7 +75,7 @@ def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor, l
 def precision_at(z: Tensor, y: Tensor, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
     """P@k: % of an image's k nearest others (cosine) in z (N, K) with its label y (N,), by k.
 
-    None where there are too few images, or one class.
+    None if there are too few images, or only one class.
     """
     several = (y != y[0]).any()
     directions = F.normalize(z.float())
@@ -91,7 +91,7 @@ def precision_at(z: Tensor, y: Tensor, ks=(1, 3, 5, 10)) -> dict[int, float | No
 
 
 def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float]:
-    """The numbers of selection.json of the run in a folder."""
+    """The numbers of selection.json for the run in a folder."""
     run, model = load_run(folder)
     model.to(device)
     data = data_of(run, data_root)
@@ -101,7 +101,7 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
         one_view = sparsehead.colour_first
 
     def random_view(x, size):
-        """As in the training, but flipped whatever the method does."""
+        """A view as in training, but always with random flips, whatever the method does."""
         return one_view(x, size, **views)
 
     torch.manual_seed(run.seed)
@@ -145,7 +145,7 @@ def main(argv=None):
         numbers = measure(folder, args.data_root, args.device)
         write_json(folder / "selection.json", numbers)
         if numbers.get("p_at_10") is None:
-            print("no P@10: it needs more than ten test images, of two classes or more")
+            print("no P@10: it needs more than ten test images and at least two classes")
         sizes = [key.removeprefix("lp1_top_") for key in numbers if key.startswith("lp1_top_")]
         for m in sizes or [""]:
             keys = f"p_at_10_top_{m}", f"p_at_10_random_{m}", f"lp1_top_{m}", f"lp1_random_{m}"

@@ -1,10 +1,10 @@
-"""Make a small copy of a finished run, to share: weights of half precision, without the optimizer.
+"""Make a small copy of a finished run for sharing: in half precision, without the optimizer.
 
     python tools/weights.py runs/<run> weights/<name>
-    python tools/evaluate.py weights/<name>             what it reaches, and its embedding as a file
+    python tools/evaluate.py weights/<name>             evaluate it again
 
-The copy has config.json, checkpoint.pt and backbone.pt. tools/ read it like the run. It cannot be
-trained further.
+The copy has config.json, checkpoint.pt and backbone.pt. The programs in tools/ read it like the
+original run, but it cannot be trained further.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from torch import Tensor  # noqa: E402
 
 
 def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The weights of a state_dict in half precision; counters as they are. BadInput: too large."""
+    """A state_dict in half precision, counters unchanged. BadInput if a weight is too large."""
     small = {}
     for name, value in weights.items():
         if value.is_floating_point():
@@ -34,7 +34,7 @@ def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def copy_run(folder: Path, new: Path) -> None:
-    """Write the copy into `new`; BadInput where the run has not finished, or `new` exists."""
+    """Write the copy into `new`; BadInput if the run has not finished or `new` exists."""
     load_run(folder)  # is it a finished run?
     common.need(not new.exists(), f"{new} is there already; name a new folder")
     checkpoint = common.load_checkpoint(folder / "checkpoint.pt")
@@ -51,7 +51,7 @@ def copy_run(folder: Path, new: Path) -> None:
 
 
 def save_deflated(path: Path, weights: dict) -> None:
-    """What torch.save writes, a zip archive, with its entries deflated: torch.load reads these."""
+    """torch.save, with the entries of its zip archive compressed; torch.load can read that."""
     stored = io.BytesIO()
     torch.save(weights, stored)
     with common.replacing(path) as file, zipfile.ZipFile(stored) as archive:
@@ -68,7 +68,7 @@ def main(argv=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.add_argument("run", type=Path, help="folder of a finished run")
-    flags.add_argument("new", type=Path, help="a new folder")
+    flags.add_argument("new", type=Path, help="folder to write, which must not exist yet")
     args = flags.parse_args(argv)
     copy_run(args.run, args.new)
     size = sum(file.stat().st_size for file in args.new.iterdir())

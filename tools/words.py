@@ -1,16 +1,17 @@
-"""Which words activate each dimension of a run of mmncl.py, and do they name what its images show?
+"""Which words activate each dimension of a run of mmncl.py, and do they name its images' content?
 
     python tools/words.py runs/<run> [runs/<other> ...] [--classes NAMES.txt]
 
-A dimension's words are those whose captions, of the test set, it is most active on, on average.
-words.json, in the run's folder, has five of each dimension, which look.py shows, and in % of the
-dimensions that any image activates
+A dimension's words are those on whose captions, in the test set, it is most active on average.
+words.json, in the run's folder, lists five words for each dimension, which look.py shows. It also
+has, in % of the dimensions that any image activates,
     nameable        the first word is in the name of the most frequent class, or background, of the
                     images that activate the dimension
-    nameable_top    the same of the 20 images that activate it most, and those that tie with them
-    ..._chance      the word of one dimension and the images of another, mean of all pairs
+    nameable_top    the same for the 20 images that activate it most, including ties
+    ..._chance      chance level: the word of one dimension and the images of another, mean over
+                    all pairs
 
-The measure is ours, and no paper's.
+This measure is our own; it is not from a paper.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from torch import Tensor  # noqa: E402
 
 
 def read_captions(folder: Path, n: int) -> tuple[Tensor, list[str]]:
-    """Embeddings (N, K) and strings of a run's n test captions; BadInput where there are none."""
+    """Embeddings (N, K) and strings of a run's n test captions; BadInput if there are none."""
     try:
         with np.load(folder / "text.npz", allow_pickle=False) as archive:
             t = torch.from_numpy(archive["z"]).float()
@@ -50,10 +51,10 @@ def read_captions(folder: Path, n: int) -> tuple[Tensor, list[str]]:
 
 
 def activations_by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tensor]:
-    """The V words that at least so many captions have, and what they activate, (V, K).
+    """The V words that occur in enough captions, and the activations of each, (V, K).
 
     t: embeddings (N, K) of the captions. A word's activations are the mean of the normalised
-    embeddings of the captions that have it.
+    embeddings of the captions that contain it.
     """
     own_words = [{*words_of(caption)} for caption in captions]
     counts = collections.Counter()
@@ -69,7 +70,7 @@ def activations_by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[lis
 
 
 def strongest_words(words: list[str], means: Tensor, most=5) -> list[list]:
-    """For each dimension its words and their mean activations, the strongest first, if above 0.
+    """For each dimension its words with mean activations above 0, strongest first.
 
     means: (V, K), of activations_by_word()
     """
@@ -98,11 +99,11 @@ def names_class(first: list[str], chosen: Tensor, y: Tensor, names: list[str]) -
 
 
 def nameable(v: Tensor, first: list[str], labels: dict, names: dict) -> dict[str, float]:
-    """The numbers of words.json; none without labels or two dimensions that are active.
+    """The numbers of words.json; none if there are no labels or fewer than two live dimensions.
 
-    v: embeddings (N, K) of images. An image activates the dimensions where it is positive.
+    v: embeddings (N, K) of images. An image activates a dimension where its entry is positive.
     first: the first word of each dimension
-    labels, names: of each kind of label, (N,) numbers and the names of the classes
+    labels, names: for each kind of label, (N,) class numbers, and the class names
     """
     v = F.normalize(v)
     live = (v > common.ACTIVE).any(0)  # (K,)
@@ -127,10 +128,10 @@ def nameable(v: Tensor, first: list[str], labels: dict, names: dict) -> dict[str
 
 
 def named_labels(own: dict, names: dict, classes: Path | None) -> tuple[dict, dict]:
-    """The labels of a run's images that have names, numbered, and these names, by their prefix.
+    """The labels of a run's images whose classes have names, as numbers, and the names, by prefix.
 
-    own: labels (N,); names: of known classes, in the order of their numbers; classes: the file that
-    they are of
+    own: labels (N,); names: class names in the order of their numbers; classes: the file that the
+    names come from
     """
     labels = {}
     names = dict(names)
@@ -141,12 +142,12 @@ def named_labels(own: dict, names: dict, classes: Path | None) -> tuple[dict, di
             labels[prefix] = torch.from_numpy(y.astype(np.int64))
         elif classes and prefix == "":
             named = f"{classes} names {len(names[prefix])} classes"
-            raise common.BadInput(f"{named}; there is a class {y.max()}")
+            raise common.BadInput(f"{named}; but there is a class {y.max()}")
     return labels, names
 
 
 def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[dict, list[list]]:
-    """The numbers of a run, and the words of each dimension with their activations."""
+    """The numbers of a run, and each dimension's words with their activations."""
     run = read_run(folder)
     e = interpret.read_embedding(folder)
     t, captions = read_captions(folder, e.N)
@@ -169,7 +170,7 @@ def main(argv=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     flags.add_argument("runs", nargs="+", type=Path, help="folders of runs of mmncl.py")
-    flags.add_argument("--classes", type=Path, help="a file with the name of a class on each line")
+    flags.add_argument("--classes", type=Path, help="a file with the class names, one per line")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     args = flags.parse_args(argv)
     rows = [["run", "nameable", "by chance", "nameable by 20", "by chance"]]

@@ -23,7 +23,7 @@ ON_ALL = {
 }
 ON_1 = "dictionary_trained_on_1_"  # each dimension on its strongest 1 % of the images
 ON_EQUALLY_MANY = {
-    "adj. on each one's strongest 1 %, without rarer ones": (f"{ON_1}full_adjusted", 1),
+    "adj. on each dimension's strongest 1 %, rarer ones left out": (f"{ON_1}full_adjusted", 1),
     "F1 of a class's best dimension, on 1 %": (f"{ON_1}best_f1", 1),
 }
 NOT_MEASURED_SO = "CIFAR-10, spectral loss", "CIFAR-100, our recipe"
@@ -40,9 +40,9 @@ differences = differences.rename(columns={"": "NCL − SimCLR"})
 OTHERS = {
     "correlation of dimensions (Corr.)": ("corr", 3),
     "disentanglement of the best ten (SEPIN@10)": ("sepin_10", 3),
-    "probe, the 64 most active of 256 less all": ("lp1_top_64 - lp1_embedding", 1),
+    "probe of the 64 most active of 256 dimensions − of all": ("lp1_top_64 - lp1_embedding", 1),
     "probe, corrupted images": ("z_corrupted", 1),
-    "corrupted less clean": ("z_corrupted - z_clean", 1),
+    "corrupted − clean images": ("z_corrupted - z_clean", 1),
 }
 others = table(
     {

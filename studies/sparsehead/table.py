@@ -49,4 +49,4 @@ stronger = table(
     ["LP@1", "5-NN", "unused, %"],
     HEADINGS,
 )
-stronger = stronger.rename(columns={"": "SimCLR, less λ = 0"})
+stronger = stronger.rename(columns={"": "SimCLR, difference from λ = 0"})
