@@ -2474,7 +2474,7 @@ REFUSED = {
         "cannot be read as an image",
     ),
     "no archive of curves": ({"run/curves.npz": b"no"}, "draw.py run", "curves.npz cannot be read"),
-    "no experiment": ({"run/curves.npz": dict(a=Z)}, "draw.py run", "curves of no experiment"),
+    "no experiment": ({"run/curves.npz": dict(a=Z)}, "draw.py run", "no experiment's curves"),
     # sae.py
     "no source": ({}, "sae.py", "whose features"),
     "no run of an image method": ({}, "sae.py nowhere", "no run of an image method"),

@@ -7,7 +7,6 @@ import re
 import shutil
 import time
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -185,12 +184,10 @@ def test_the_clock_is_read_after_a_wait(train, tmp_path, monkeypatch):
 
 def test_a_backbone_loads_without_a_gpu(train, monkeypatch):
     there = {}
-    monkeypatch.setattr(
-        torch, "save", lambda state, file: there.update({Path(file.name).name: state})
-    )
+    monkeypatch.setattr(common, "save", lambda path, state: there.update({path.name: state}))
     with pretended_gpu():
         train()
-        assert not any(w.is_cuda for w in there["backbone.pt.tmp"].values())
+        assert not any(w.is_cuda for w in there["backbone.pt"].values())
 
 
 @pytest.mark.parametrize("device, kind", [("cuda", nn.SyncBatchNorm), ("cpu", nn.BatchNorm1d)])

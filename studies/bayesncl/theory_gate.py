@@ -111,7 +111,7 @@ def train_gate(rho: float, lambd: float, seed: int, steps: int, n=256) -> Tensor
     torch.manual_seed(seed)
     z, _ = planted(1)
     K = z.shape[1]
-    gating = bayesncl.gating_head(K, 64, K)
+    gating = bayesncl.gating_network(K, 64, K)
     optimizer = torch.optim.Adam(gating.parameters(), lr=3e-3)
     for _ in range(steps):
         z1, z2 = planted(n)

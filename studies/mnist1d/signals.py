@@ -122,7 +122,7 @@ class Network(nn.Module):
         self.hidden = nn.Linear(125, 125)
         self.out = nn.Linear(125, K if norm else 16)
         if method == "bayesncl":
-            self.gating = bayesncl.gating_head(125, 125, K)
+            self.gating = bayesncl.gating_network(125, 125, K)
 
     def layers(self, x):
         """All layers, flat: (N, 475), (N, 250), h (N, 125), (N, 125) and (N, K)."""

@@ -366,7 +366,7 @@ def cost(settings: dict) -> dict[str, int]:
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
         backbone, d = common.resnet(settings["arch"], size)
         head = bayesncl.projection_head("mlp", d, settings["head_hidden"], K)
-        gating = bayesncl.gating_head(d, settings["gate_hidden"], K)
+        gating = bayesncl.gating_network(d, settings["gate_hidden"], K)
         h = backbone(torch.empty(1, 3, size, size))
         head(h)
         without = counter.get_total_flops()
