@@ -1033,7 +1033,7 @@ def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor) -> Tenso
     The problem is convex, so there is no rate to tune: LBFGS goes on until a step gains less than
     1e-6 nats, at most 300 steps. It solves for v = weights / scale, along whose entries the loss is
     about equally curved: its second derivatives are about mean p(1 − p) · mean x² + l2. Without the
-    scale, and on correlated features, it takes up to five times as long.
+    scale, and on correlated features, it takes up to five times as long, or stops too early.
     """
     penalty = torch.full_like(x[0], l2)[:, None]  # (d + 1, 1)
     penalty[-1] = 0
@@ -1070,7 +1070,8 @@ def fit_probe(train: Tensor, y: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 
     axes = torch.linalg.eigh(products).eigenvectors.to(train)
 
     def inputs(features):
-        return F.pad((features - mean) / std @ axes, (0, 1), value=1.0)
+        standardised = (features - mean) / std
+        return F.pad(standardised @ axes, (0, 1), value=1.0)  # 1: for the bias
 
     x = inputs(train)
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
@@ -1144,7 +1145,7 @@ def consistency_by_chance(classes: Tensor, n: Tensor) -> Tensor:
 def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
     """What the dimensions of z (N, K) say about labels y (N,), by name.
 
-    Each is a mean over live dimensions, which are active on an image at least:
+    Each is a mean over live dimensions, those that are active on at least one image:
     cons      class consistency (NCL), %: of the images that a dimension is active on, the share of
               their commonest class
     adjusted  (cons − chance) / (1 − chance), % (ours); chance is the cons of as many random images
