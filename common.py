@@ -431,9 +431,9 @@ def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
     # The centres' distance, in output pixels where the crop shrinks, else in input pixels.
     t = (j - start - scale * o).abs() / scale.clamp(min=1)  # (N, size, inputs)
     to_1 = (1 - t).clamp(min=0)  # 1 − t for t < 1, beyond it 0
-    to_2 = (2 - t).clamp(min=0)  # 2 − t for t < 2, beyond it 0
     weight = to_1
     if kind == "bicubic":
+        to_2 = (2 - t).clamp(min=0)  # 2 − t for t < 2, beyond it 0
         # Keys' cubic in two terms. From 1 to 2 it is the first one, 2 − 4t + 2.5t² − 0.5t³, and the
         # second is 0. Below 1 it is both: 1 − 2.5t² + 1.5t³.
         weight = (0.5 - 0.5 * t) * to_2.square() - (1 - 2 * t) * to_1.square()
@@ -567,11 +567,13 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     """
     drawn = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
     drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1); 0, as a fifth of the images have, is no change
+    factor = 1 + jitter * drawn[:3]
+    shift = jitter / 4 * drawn[3]
     changes = [
-        (adjust_brightness, 1 + jitter * drawn[0]),
-        (adjust_contrast, 1 + jitter * drawn[1]),
-        (adjust_saturation, 1 + jitter * drawn[2]),
-        (adjust_hue, jitter / 4 * drawn[3]),
+        (adjust_brightness, factor[0]),
+        (adjust_contrast, factor[1]),
+        (adjust_saturation, factor[2]),
+        (adjust_hue, shift),
     ]
     if jitter:
         order = torch.rand(len(x), 4, device=x.device).argsort(1)  # (N, 4)
