@@ -3,8 +3,8 @@
 Truth comes from closed forms, loops written off the equations, torchvision's and scikit-learn's own
 functions, limits and invariances.
 
-    python -m pytest             all but long trainings: three minutes on two cores
-    python -m pytest -m slow     trainings with the defaults, and the page in a real browser
+    python -m pytest             all but long trainings: three to five minutes on two cores
+    python -m pytest -m slow     longer trainings, and the page in a real browser
 """
 
 import ast
@@ -2791,7 +2791,7 @@ def test_readmes_table_is_the_recorded_run(capsys):
 # ---------------------------------------------------------------------------------- accuracy gates
 COLLAPSE = "--no-stop-grad --image-size 16 --batch-size 1000 --lr 0.4 --epochs 25"
 SHORT = "--image-size 16 --epochs 10"
-FLOORS = dict(lp1=55, cons=18, background_cons=85, live_dims=80)
+FLOORS = dict(lp1=52, cons=16, background_cons=82, live_dims=80)
 SHORT_FLOORS = dict(lp1=43, cons=12.5, background_cons=72, live_dims=80)
 LEARNT = {  # floors of the final numbers, and ceilings. Untrained: lp1 38, background_cons 58
     "simsiam that collapses": (f"simsiam.py {COLLAPSE}", {}, dict(spread=0.3)),
