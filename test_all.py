@@ -2401,6 +2401,7 @@ REFUSED = {
     "memory": ({}, "simclr.py --head-hidden 100000000000000", "out of memory; --batch-size"),
     "diverging": ({}, "simclr.py --optimizer sgd --lr 1e30", "epoch 1: the loss; not finite"),
     "another run": ({}, "simclr.py --out {ncl}", "is not empty"),
+    "another's folder": ({"own/notes.txt": ""}, "simclr.py --out own", "own is not empty"),
     "no run": ({}, "simclr.py --resume nowhere", "nowhere is no run: its config.json"),
     "another's run": ({}, "sae.py {ncl} --resume {ncl}", "is a run of ncl.py"),
     "resumed with": ({}, "ncl.py --resume {ncl} --lr .5 --out a", "leave out lr, out"),
@@ -2597,6 +2598,12 @@ def test_a_resumed_run_that_fails_keeps_its_settings(tiny, tmp_path):
     with dies(common, "health", 1, common.BadInput("no")):
         refusal("simclr.py --resume", tmp_path)
     assert contents_of(tmp_path) == before
+
+
+def test_a_folder_with_settings_alone_is_begun_anew(tmp_path):
+    write_files(tmp_path, {"config.json": "{"})  # of a run that failed in its first epoch
+    common.new_folder(tmp_path, dict(lr=1), "cpu")
+    assert json.loads((tmp_path / "config.json").read_text())["lr"] == 1
 
 
 def test_damaged_checkpoints_load_whole_or_not_at_all(tmp_path):
