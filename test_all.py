@@ -2401,7 +2401,11 @@ REFUSED = {
     "memory": ({}, "simclr.py --head-hidden 100000000000000", "out of memory; --batch-size"),
     "diverging": ({}, "simclr.py --optimizer sgd --lr 1e30", "epoch 1: the loss; not finite"),
     "another run": ({}, "simclr.py --out {ncl}", "is not empty"),
-    "another's folder": ({"own/notes.txt": ""}, "simclr.py --out own", "own is not empty"),
+    "another's folder": (
+        {"own/notes.txt": "", "tiny.npz": ARRAYS},
+        "simclr.py --out own",
+        "own is not empty",
+    ),
     "no run": ({}, "simclr.py --resume nowhere", "nowhere is no run: its config.json"),
     "another's run": ({}, "sae.py {ncl} --resume {ncl}", "is a run of ncl.py"),
     "resumed with": ({}, "ncl.py --resume {ncl} --lr .5 --out a", "leave out lr, out"),

@@ -134,6 +134,10 @@ def test_a_later_record_replaces_an_earlier_one(repository):
     assert (repository / "studies/q/landscape-x.npz").read_bytes() == b"curves"
 
 
+def test_a_number_that_is_undefined_is_left_out():
+    assert records.numbers({"final": {"rank": None, "lp1": 1.5}}) == {"lp1": 1.5}
+
+
 # -------------------------------------------------------------------------------- records.py: cells
 RUNS = [  # run, number, its values of seeds 0 to 3
     ("a", "lp1", None, 1, 2, 6),
