@@ -652,6 +652,17 @@ def test_finetuning_is_a_training_by_hand(run_of, tmp_path, flags):
     assert read_json(folder / "finetune.json") == pytest.approx(expected)
 
 
+def test_no_rate_is_tried_on_held_out_images(monkeypatch):
+    trained_on = []
+    monkeypatch.setattr(finetune, "finetune", lambda *given: trained_on.append(given[3]))
+    monkeypatch.setattr(finetune, "accuracy", lambda *_: (50, 50))
+    data = Namespace(train=dict(x=torch.zeros(40, 1), y=torch.arange(40) % 2))
+    args, run = Namespace(tune=[0.1, 0.2]), Namespace(image_size=8)
+    finetune.tuned_lr(lambda: (None, 1), data, torch.arange(40), run, args)
+    held = torch.randperm(40, generator=torch.Generator().manual_seed(0)) < 4
+    assert [chosen.tolist() for chosen in trained_on] == 2 * [(~held).nonzero()[:, 0].tolist()]
+
+
 def test_a_single_label_is_not_trained_on():
     """Of two labels one is held out; BatchNorm takes no batch of one."""
     x, y = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8), torch.arange(20) % 2
