@@ -806,13 +806,11 @@ def average_gradients(model: nn.Module) -> None:
 def new_folder(path: Path, settings: dict, device: str) -> None:
     """A new run's folder with config.json: the settings, the commit, the machine.
 
-    BadInput where it holds anything else. A config.json alone is of a run that failed or was
-    stopped in its first epoch; it may be begun anew.
+    BadInput where the folder holds anything, which would be another run or somebody else's.
     """
-    config = path / "config.json"
     path.mkdir(parents=True, exist_ok=True)
-    others = {file.name for file in path.iterdir()} - {config.name}
-    need(not others, f"--out {path} is not empty: name a new folder")
+    empty = not any(path.iterdir())
+    need(empty, f"--out {path} is not empty: name a new folder, or go on with --resume {path}")
     git = f'git -C "{Path(__file__).parent}" describe --always --exclude=* --abbrev=10 --dirty=+'
     failed, commit = subprocess.getstatusoutput(git)  # with a + where files have changed since
     made_by = dict(
@@ -821,7 +819,7 @@ def new_folder(path: Path, settings: dict, device: str) -> None:
         torch=torch.__version__,
         date=time.strftime("%Y-%m-%d"),
     )
-    with replacing(config) as file:
+    with replacing(path / "config.json") as file:
         file.write(json.dumps(settings | made_by, indent=1).encode() + b"\n")
 
 

@@ -33,7 +33,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 # ---------------------------------------------------------------------------------------- settings
-# CIFAR's and ImageNet-100's are the authors'; of the built-in data and of any other, ours.
+# CIFAR's and ImageNet-100's are the NCL authors'; of the built-in data and of any other, ours.
 # fmt: off
 PRESETS = common.presets({
     "preset":           ["cifar10 cifar100", "imagenet100", "shapes",   "default"],

@@ -39,19 +39,19 @@ PRESETS = common.presets({
     "image_size":       [32,                 224,           32,         32],
     "head":             ["mlp",              "mlp",         "mlp",      "mlp"],
     "head_hidden":      [2048,               16384,         256,        512],
-    "head_out":         [256,                2048,          256,        256],   # K
+    "head_out":         [256,                2048,          256,        256],         # K
     "loss":             ["ntxent",           "ntxent",      "ntxent",   "ntxent"],
-    "temperature":      [0.2,                0.2,           0.2,        0.2],   # τ
+    "temperature":      [0.2,                0.2,           0.2,        0.2],         # τ
     "epochs":           [200,                100,           15,         100],
     "batch_size":       [256,                128,           256,        128],
     "optimizer":        ["lars",             "lars",        "adam",     "sgd"],
-    "lr":               [0.4,                0.15,          3e-3,       0.06],  # at its peak
+    "lr":               [0.4,                0.15,          3e-3,       0.06],        # at its peak
     "weight_decay":     [1e-4,               1e-4,          0.0,        5e-4],
-    "warmup":           [10.0,               10.0,          0.75,       1.0],   # epochs
-    "min_scale":        [0.08,               0.08,          0.2,        0.2],   # of the area
-    "jitter":           [0.8,                0.8,           0.8,        0.5],   # of colours
-    "gray":             [0.2,                0.2,           0.2,        0.2],   # probability
-    "blur":             [0.5,                0.5,           0.0,        0.0],   # probability
+    "warmup":           [10.0,               10.0,          0.75,       1.0],         # epochs
+    "min_scale":        [0.08,               0.08,          0.2,        0.2],         # of the area
+    "jitter":           [0.8,                0.8,           0.8,        0.5],         # of colours
+    "gray":             [0.2,                0.2,           0.2,        0.2],         # probability
+    "blur":             [0.5,                0.5,           0.0,        0.0],         # probability
     "crop":             ["bicubic",          "bicubic",     "bilinear", "bilinear"],
 })
 # fmt: on

@@ -2402,7 +2402,7 @@ REFUSED = {
     "diverging": ({}, "simclr.py --optimizer sgd --lr 1e30", "epoch 1: the loss; not finite"),
     "another run": ({}, "simclr.py --out {ncl}", "is not empty"),
     "another's folder": (
-        {"own/notes.txt": "", "tiny.npz": ARRAYS},
+        {"own/config.json": "{}", "tiny.npz": ARRAYS},
         "simclr.py --out own",
         "own is not empty",
     ),
@@ -2602,12 +2602,6 @@ def test_a_resumed_run_that_fails_keeps_its_settings(tiny, tmp_path):
     with dies(common, "health", 1, common.BadInput("no")):
         refusal("simclr.py --resume", tmp_path)
     assert contents_of(tmp_path) == before
-
-
-def test_a_folder_with_settings_alone_is_begun_anew(tmp_path):
-    write_files(tmp_path, {"config.json": "{"})  # of a run that failed in its first epoch
-    common.new_folder(tmp_path, dict(lr=1), "cpu")
-    assert json.loads((tmp_path / "config.json").read_text())["lr"] == 1
 
 
 def test_damaged_checkpoints_load_whole_or_not_at_all(tmp_path):
@@ -2815,12 +2809,12 @@ def test_readmes_table_is_the_recorded_run(capsys):
 # ---------------------------------------------------------------------------------- accuracy gates
 COLLAPSE = "--no-stop-grad --image-size 16 --batch-size 1000 --lr 0.4 --epochs 25"
 SHORT = "--image-size 16 --epochs 10"
-FLOORS = dict(lp1=52, cons=16, background_cons=82, live_dims=80)
+FLOORS = dict(lp1=55, cons=18, background_cons=85, live_dims=80)
 SHORT_FLOORS = dict(lp1=43, cons=12.5, background_cons=72, live_dims=80)
 LEARNT = {  # floors of the final numbers, and ceilings. Untrained: lp1 38, background_cons 58
     "simsiam that collapses": (f"simsiam.py {COLLAPSE}", {}, dict(spread=0.3)),
     "simsiam": ("simsiam.py --epochs 8", dict(lp1=46, lp1_embedding=57, spread=0.5), {}),
-    "bayesncl": ("bayesncl.py --epochs 10", FLOORS, dict(act=0.15)),
+    "bayesncl": ("bayesncl.py", FLOORS, dict(act=0.15)),
     "short simclr": (f"simclr.py {SHORT}", dict(lp1=43, act=0.99), dict(cons=12.5)),
     "short ncl": (f"ncl.py {SHORT}", SHORT_FLOORS, dict(act=0.35)),
     "short bayesncl": (f"bayesncl.py {SHORT}", SHORT_FLOORS, dict(act=0.35)),
