@@ -46,7 +46,7 @@ PUBLISHED_RATE = 0.01
 
 # Of the comparison.
 K = 64
-RATES = 0.001, 0.003, 0.01
+RATES = 0.001, 0.003, 0.01, 0.03
 TRIAL_SEEDS = 101, 102, 103
 TRIAL_EPOCHS = 50
 PRIOR = bayesncl.PRESETS["cifar100"]["prior"]
