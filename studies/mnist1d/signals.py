@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "studies")]
+sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "studies")]
 import bayesncl  # noqa: E402
 import common  # noqa: E402
 import interpret  # noqa: E402
