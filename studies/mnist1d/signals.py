@@ -1,9 +1,10 @@
 """MNIST-1D: a published SimCLR run made again, then SimCLR, NCL and BayesNCL compared on it.
 
     python studies/mnist1d/signals.py reproduce    the published run, 20 seeds
-    python studies/mnist1d/signals.py rates        training losses at three rates of each method
+    python studies/mnist1d/signals.py rates        training losses at four rates of each method
     python studies/mnist1d/signals.py compare      20 seeds of each method, each at its chosen rate
-    python studies/mnist1d/signals.py              all three; what is on record is not made again
+    python studies/mnist1d/signals.py keep         train these again, and keep h and z in runs/
+    python studies/mnist1d/signals.py              all four; what is on record is not made again
 
 It needs mnist1d and scikit-learn (requirements-dev.txt). It is also the example of how to take a
 loss elsewhere: nt_xent, rep_relu, gate and bernoulli_kl come from the method files as they are, the
@@ -332,6 +333,22 @@ def compare(data):
             make(f"mnist1d-{method}", method, seed, rate, data, EPOCHS, measure)
 
 
+def keep(data):
+    """Train what compare() has again, and keep h and z, for ../dictionaries/ladder.py."""
+    x_train, y_train, x_test, y_test = data
+    for seed in SEEDS:
+        for method in METHODS:
+            path = ROOT / "runs" / f"mnist1d-{method}-seed{seed}.npz"
+            if path.exists():
+                continue
+            network, _ = train(method, seed, chosen_rate(method), x_train)
+            h_train, z_train, h, z = embeddings(network, x_train, x_test)
+            path.parent.mkdir(exist_ok=True)
+            with common.replacing(path) as file:
+                np.savez(file, h_train=h_train, z_train=z_train, h=h, z=z, y=y_test)
+            print(f"{path.name} is kept", flush=True)
+
+
 def main(argv=None):
     flags = argparse.ArgumentParser(
         prog="signals.py",
@@ -339,7 +356,7 @@ def main(argv=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parts = {"reproduce": reproduce, "rates": rates, "compare": compare}
+    parts = {"reproduce": reproduce, "rates": rates, "compare": compare, "keep": keep}
     flags.add_argument("part", nargs="?", choices=parts, help="one part alone")
     part = flags.parse_args(argv).part
     torch.set_num_threads(1)  # the network is small
