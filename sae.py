@@ -177,17 +177,13 @@ def sae_loss(sae, x, dead, aux_weight, mono_weight):
 
 
 # --------------------------------------------------------------------------------------- the model
-class SAE(nn.Module):
-    """Images (N, 3, S, S) → representation h (N, d) of the backbone, code z (N, K) ≥ 0."""
+class Autoencoder(nn.Module):
+    """Features h (N, d), as x of scale 1 → code z (N, K) ≥ 0 with k active units → x̂ (N, d)."""
 
-    def __init__(self, args):
+    def __init__(self, d, K, k, batch_topk=False):
         super().__init__()
-        self.backbone, d = common.resnet(args.arch, args.image_size)
-        K = args.units or 4 * d
-        if args.topk > K:
-            raise common.BadInput(f"--topk {args.topk}: there are {K} units")
-        self.k = args.topk
-        self.batch_topk = args.batch_topk
+        self.k = k
+        self.batch_topk = batch_topk
 
         W = F.normalize(torch.randn(d, K), dim=0)
         self.W_dec = nn.Parameter(W)  # (d, K)
@@ -198,11 +194,6 @@ class SAE(nn.Module):
         self.register_buffer("threshold", torch.zeros(()))  # BatchTopK's
         idle = torch.zeros(K, dtype=torch.long)  # images since a unit was last active
         self.register_buffer("idle", idle)
-
-    def forward(self, images):
-        h = self.backbone(images).float()  # (N, d)
-        x = self.standard(h)
-        return h, self.encode(x)
 
     @torch.no_grad()
     def fit_standard(self, h):
@@ -257,6 +248,23 @@ class SAE(nn.Module):
         # The plain mean of the first hundred steps, then an exponential one of about as many.
         share = max(0.01, 1 / (step + 1))
         self.threshold.lerp_(smallest, share)
+
+
+class SAE(Autoencoder):
+    """Images (N, 3, S, S) → representation h (N, d) of the backbone, code z (N, K) ≥ 0."""
+
+    def __init__(self, args):
+        backbone, d = common.resnet(args.arch, args.image_size)
+        K = args.units or 4 * d
+        if args.topk > K:
+            raise common.BadInput(f"--topk {args.topk}: there are {K} units")
+        super().__init__(d, K, args.topk, args.batch_topk)
+        self.backbone = backbone
+
+    def forward(self, images):
+        h = self.backbone(images).float()  # (N, d)
+        x = self.standard(h)
+        return h, self.encode(x)
 
 
 network = SAE  # tools/ find the model of any method by this name

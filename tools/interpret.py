@@ -2,8 +2,8 @@
 # requires-python = ">=3.10"
 # dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
 # ///
-"""What do the dimensions of an embedding stand for? Every number comes with what chance and random
-directions give.
+"""What do the dimensions of an embedding stand for? Every number comes with what chance, random
+directions and the neighbours of random images give.
 
     python tools/interpret.py runs/my-run   a finished run of any method here
     python tools/interpret.py embedding.npz       z (N, K); where you have them y (N,) and h (N, d)
@@ -24,23 +24,32 @@ with the length of z and say nothing of its own. "The same" means within 1e-5 of
 or within one step of float16 for an array of that kind. Images with z = 0 are ignored here.
 
 Cons. of a dimension is the share of the commonest class among the images that it is active on. It
-is high by chance if the dimension is active on few images, and high without training z if the
-features are good. So each dimension is compared with two curves, at its own number n of images:
-    chance        Cons. of n random images, on average
-    directions    Cons. of the n images where a random direction of the features h, which z is made
-                  of, is largest; on average over 200 to 1,000 directions (without h: those of z)
-A rare dimension is thus compared with equally rare ones. adj. is (Cons. - chance) / (1 - chance).
+is high by chance if the dimension is active on few images. So it is compared with chance, Cons. of
+as many random images on average: adj. is (Cons. - chance) / (1 - chance).
 
-Controls, for numbers that do not depend on n alone, each the mean of five draws:
-    shuffled          the same dimensions, with the labels in random order
-    directions of h   a random direction of h in the place of each live dimension, active on exactly
-                      as many images: those where it is largest
-    directions of z   the same with directions of z itself: other axes of the same embedding
+It may also be high without any training of z, because the images that lie together in some space
+are alike. What a dimension must beat are orders of the images that anybody has for nothing:
+    directions   the images in the order of a random direction: those first where it is largest
+    images       the neighbours of a random image, the nearest first, without the image itself
+each of the features h, which z is made of, and of z itself. (Rows are centred, then of norm 1.)
+Each of these four families has 200 to 1,000 orders; Cons. of the first n images of an order is a
+curve over n. A dimension is compared with the curves at its own number of images, so a rare one is
+compared with equally rare ones. Its lead over a family is its adj. minus the family's mean.
+    If it leads directions of h, training z has found something. If it leads directions of z, its
+axis is better than others of the same z. If it leads images in h or in z, it says more than a
+list of one image's neighbours does.
+
+Controls are rows under the table: the numbers of the same number of orders, each on as many images
+as its dimension. Their Cons. and adj. are those of the curves; numbers that do not depend on n
+alone are the mean of five draws. In the row "shuffled" the labels are in random order.
+
+To compare two embeddings, give both --active top:0.01: leads depend on n.
 
 Other numbers, each a mean over the live dimensions or over the classes:
     H_s           entropy of a dimension's strength over the classes, in nats ([BayesNCL])
     F1, AP        how well a dimension tells its best class from the others: F1 of being active,
                   average precision of its strength
+    classes       how many classes are the commonest one of some dimension (not a mean)
     best F1       F1 of the best dimension for each class, chosen on one half of the images and
                   evaluated on the other
     Mono          MonoScore: how similar a dimension's images are to each other in other features,
@@ -53,8 +62,9 @@ shares are from 0 to 1:
     n, act, mean              images that it is active on, their share, mean strength over all
     class, cons, entropy      the commonest class of its images, its share, H_s
     chance, adjusted          Cons. of as many random images, and adj.
-    directions, lead, better  mean Cons. of random directions on as many images; adj. minus theirs;
-                              the share of them that are less consistent
+    <family>_lead             adj. minus the mean of a family: directions_of_h, directions_of_z,
+                              images_in_h, images_in_z
+    <family>_better           the share of the family that is less consistent on as many images
     best, f1, ap              its best class, and how well it tells it; with --classes its name
     mono                      MonoScore
 Columns of a second label begin with its name, as in background_cons.
@@ -85,8 +95,8 @@ TOP = 0.01  # of the images: where each half of a dense embedding's dimension is
 RARE = 0.001  # of the images: a dimension active on fewer is rare
 EXACT = 100  # images: chance of so many and fewer is exact
 ORDERS = 2000  # random orders, whose mean is chance of more images; fewer where N > 50,000
-DIRECTIONS = 1000  # random directions whose Cons. is compared; fewer where N > 10,000
-USUAL = 0.95  # a dimension stands out that is more consistent than this share of them
+FAMILY = 1000  # orders of a family whose Cons. is compared; fewer where N > 10,000
+USUAL = 0.95  # a dimension stands out that is more consistent than this share of a family
 DRAWS = 5  # of each control
 LARGE = 2048  # of more live dimensions a sample is controlled, once
 SAMPLE = 1024  # dimensions in it
@@ -413,25 +423,97 @@ class Vectors:
             return self.rows @ basis
         return (self.of_rows(basis) - self.centre @ basis) / self.norms[:, None]
 
-    def random_basis(self, directions: int, seed: int) -> Tensor:
-        """Random unit directions, (d, directions)."""
+    def random_basis(self, many: int, seed: int) -> Tensor:
+        """Random unit directions, (d, many)."""
         draw = torch.Generator().manual_seed(seed)
-        basis = torch.randn(self.d, directions, generator=draw, dtype=torch.float32)
+        basis = torch.randn(self.d, many, generator=draw, dtype=torch.float32)
         return basis.div_(basis.norm(dim=0))
 
+    def towards(self, images: np.ndarray) -> Tensor:
+        """The directions towards these images (many,): their own rows, (d, many)."""
+        if not self.sparse:
+            return self.rows[images].T.contiguous()
+        basis = -self.centre[:, None].repeat(1, len(images))
+        for j, image in enumerate(images.tolist()):
+            entries = slice(self.start[image], self.start[image + 1])
+            basis[self.dims[entries], j] += self.values[entries]
+        return basis / self.norms[images]
 
-def direction_curves(vectors: Vectors, y: np.ndarray) -> np.ndarray:
-    """Cons. of the 1, 2, ..., N images where each random direction is largest: (directions, N)."""
-    directions = max(200, min(DIRECTIONS, 10_000_000 // vectors.N))
-    basis = vectors.random_basis(directions, seed=0)
-    curves = np.empty((directions, vectors.N), np.float32)
-    y = as_small_integers(y)
-    for part in progress(pieces(directions, vectors.N), "random directions"):
-        along = vectors.along(basis[:, part]).T.contiguous()  # (width, N)
-        orders = along.argsort(descending=True).numpy()
-        for j, order in enumerate(orders, part.start):
-            curves[j] = running_consistency(y, order)
-    return curves
+
+class Family:
+    """A family of orders of the images that cost nothing: what a dimension must beat.
+
+    of_images: the neighbours of random images, the image itself last; else random directions.
+    """
+
+    def __init__(self, vectors: Vectors, of_images: bool):
+        self.vectors = vectors
+        self.of_images = of_images
+        self.N = vectors.N
+
+    def projections(self, many: int, seed: int):
+        """Yield how far the images are along `many` directions, (width, N) at a time.
+
+        The images of each direction in descending order are an order of the family.
+        """
+        if self.of_images:
+            random = np.random.default_rng(seed)
+            own = random.choice(self.N, many, replace=many > self.N)
+            basis = self.vectors.towards(own)
+        else:
+            basis = self.vectors.random_basis(many, seed)
+        for part in pieces(many, self.N):
+            along = self.vectors.along(basis[:, part]).T.contiguous()
+            if self.of_images:
+                itself = torch.from_numpy(own[part])[:, None]
+                along.scatter_(1, itself, -2.0)  # below every cosine
+            yield along
+
+    def curves(self, ys: list[np.ndarray]) -> list[np.ndarray]:
+        """Cons. of the first 1, 2, ..., N images of each order: for each y (N,), (orders, N)."""
+        many = max(200, min(FAMILY, 10_000_000 // self.N))
+        if self.of_images:
+            many = min(many, self.N)
+        ys = [as_small_integers(y) for y in ys]
+        found = [np.empty((many, self.N), np.float32) for _ in ys]
+        i = 0
+        for along in self.projections(many, seed=0):
+            for order in along.argsort(descending=True).numpy():
+                for y, curves in zip(ys, found):
+                    curves[i] = running_consistency(y, order)
+                i += 1
+        return found
+
+    def lists(self, n: np.ndarray, seed: int, from_smallest: bool) -> Activations:
+        """Orders in the place of dimensions: the k-th is active on its first n[k] images, n (K,).
+
+        Strengths are the projections, or, from_smallest, what they exceed the smallest on the list
+        by: as a ReLU would give a sparse embedding.
+        """
+        images = []
+        values = []
+        lengths = iter(n.tolist())
+        for along in self.projections(len(n), seed):
+            for row in along:
+                most = next(lengths)
+                strengths, places = row.topk(most)
+                if from_smallest and most:
+                    strengths = strengths - strengths[-1]
+                images.append(places.numpy())
+                values.append(strengths.numpy())
+        return Activations(np.concatenate(images), np.concatenate(values), offsets_of(n), self.N)
+
+
+def families_of(z: np.ndarray | Entries, h: np.ndarray | None) -> dict[str, Family]:
+    """The four families by their names, of FAMILIES; without h the two of z."""
+    found = {}
+    of_z = Vectors(z)
+    of_h = None if h is None else Vectors(h)
+    for name in FAMILIES:
+        vectors = of_h if name.endswith("h") else of_z
+        if vectors is not None:
+            found[name] = Family(vectors, of_images=name.startswith("images"))
+    return found
 
 
 @dataclass
@@ -442,20 +524,24 @@ class Label:
     y: np.ndarray  # (N,), numbered 0, 1, ..., C - 1
     chance: np.ndarray  # (N,), the mean Cons. of 1, 2, ..., N random images
     high: np.ndarray  # (N,), what 5 % of random images exceed
-    direction_curves: np.ndarray | None  # (directions, N), of the function of this name
+    families: dict[str, np.ndarray]  # Family.curves of each family, (orders, N), by its name
 
     def __post_init__(self):
         self.sizes = np.bincount(self.y)  # (C,), the images of each class
 
 
-def prepare_labels(labels: dict[str, np.ndarray], vectors: Vectors | None) -> dict[str, Label]:
-    """Labels (N,) by their prefix, with their curves; those of directions need vectors."""
+def prepare_labels(labels: dict[str, np.ndarray], families: dict[str, Family]) -> dict[str, Label]:
+    """Labels (N,) by their prefix, with their curves."""
     result = {}
     for prefix, own in labels.items():
         classes, y = np.unique(own, return_inverse=True)
         sizes = tuple(sorted(np.bincount(y).tolist()))
-        curves = None if vectors is None else direction_curves(vectors, y)
-        result[prefix] = Label(classes, y, *chance_curve(sizes), curves)
+        result[prefix] = Label(classes, y, *chance_curve(sizes), {})
+    if labels:
+        for name, family in progress(families.items(), "families of orders"):
+            curves = family.curves([label.y for label in result.values()])
+            for label, of_label in zip(result.values(), curves):
+                label.families[name] = of_label
     return result
 
 
@@ -525,18 +611,17 @@ def label_columns(a: Activations, label: Label) -> dict[str, np.ndarray]:
     cons       its share of them
     chance     the same of as many random images
     adjusted   (cons - chance) / (1 - chance)
-    directions Cons. of as many images where a random direction is largest, the mean of directions
-    better     the share of directions that are less consistent on as many images
-    lead       (cons - directions) / (1 - chance): adjusted, less that of the mean direction
     entropy    of its strengths summed over each class, in nats
     best       the class that it tells best, by F1, as in `class`
     f1, ap     how well it tells this class: F1, average precision
 
-    directions, better and lead only where the label has direction_curves.
+    and for each of the label's families
+    <family>_better  the share of its orders that are less consistent on as many images
+    <family>_lead    adjusted, less that of the mean order
     """
     cost = len(label.classes)
-    if label.direction_curves is not None:
-        cost = max(cost, len(label.direction_curves))
+    for curves in label.families.values():
+        cost = max(cost, len(curves))
     found = [columns_of_few(a.only(part), label) for part in pieces(a.K, cost)]
     return {name: np.concatenate([of_part[name] for of_part in found]) for name in found[0]}
 
@@ -556,12 +641,11 @@ def columns_of_few(a: Activations, label: Label) -> dict[str, np.ndarray]:
     best = f1.argmax(0)
     columns = {"class": counts.argmax(0), "cons": cons, "chance": chance}
     columns["adjusted"] = (cons - chance) / room
-    if label.direction_curves is not None:
-        curves = label.direction_curves[:, place]  # (directions, K)
-        columns["directions"] = curves.mean(0, dtype=np.float64)
+    for name, curves in label.families.items():
+        at_n = curves[:, place]  # (orders, K)
         # The curves are float32; without rounding, equal shares would differ.
-        columns["better"] = (curves < cons.astype(np.float32)).mean(0)
-        columns["lead"] = (cons - columns["directions"]) / room
+        columns[f"{name}_better"] = (at_n < cons.astype(np.float32)).mean(0)
+        columns[f"{name}_lead"] = (cons - at_n.mean(0, dtype=np.float64)) / room
     columns |= {"entropy": entropy, "best": best, "f1": f1.max(0)}
     columns["ap"] = average_precision(a, label.y, best)
     for name, column in columns.items():
@@ -716,7 +800,7 @@ class Findings:
 
 
 def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findings:
-    """Measure an embedding, beside random directions, and its controls. Raises BadInput.
+    """Measure an embedding, beside four families of orders, and its controls. Raises BadInput.
 
     rule: what counts as active, auto, nonzero or top:<share>
 
@@ -728,18 +812,16 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
         rule = "nonzero" if isinstance(u, Entries) else f"top:{TOP}"
     a = activate(u, rule)
     del u  # may be as large as z
-    vectors = None
-    if controls:
-        vectors = Vectors(e.z if e.features is None else e.features)
+    families = families_of(e.z, e.features) if controls else {}
     judge = None if e.judge is None else unit_judge(e.judge)
-    labels = prepare_labels(e.labels, vectors)
+    labels = prepare_labels(e.labels, families)
     columns, numbers = measure(a, labels, judge)
     numbers["corr"] = correlation(a)
     least, largest = ranges(e.z)
     numbers["constant_dims"] = int((is_constant(e.z) & ((least != 0) | (largest != 0))).sum())
     findings = Findings(a, rule, labels, columns, numbers, {})
     if controls:
-        add_controls(findings, e, vectors, judge)
+        add_controls(findings, families, judge)
     return findings
 
 
@@ -783,25 +865,30 @@ def activity_numbers(a: Activations) -> dict[str, float | None]:
 def label_numbers(a: Activations, label: Label, columns: dict) -> dict[str, float | None]:
     """Means of label_columns over live dimensions; those in % times 100.
 
-    adjusted, lead: of dimensions that are not rare. above: how many live dimensions are more
-    consistent than 95 % of random directions. best_f1: mean of best_dimensions over classes.
+    adjusted, <family>_lead: of dimensions that are not rare. <family>_above: how many live
+    dimensions are more consistent than 95 % of the family; <family>_possible: how many can be,
+    because less than 5 % of the family are of one class alone on as many images. best_f1: mean of
+    best_dimensions over classes. classes: how many are the commonest of some dimension.
     """
     numbers = {name: mean_of_defined(100 * columns[name]) for name in ("cons", "f1", "ap")}
     often = a.n >= count_of(RARE, a.N)
     numbers["adjusted"] = mean_of_defined(100 * columns["adjusted"][often])
-    if "lead" in columns:
-        numbers["lead"] = mean_of_defined(100 * columns["lead"][often])
-        numbers["above"] = int((columns["better"] >= USUAL).sum())
+    for name, curves in label.families.items():
+        numbers[f"{name}_lead"] = mean_of_defined(100 * columns[f"{name}_lead"][often])
+        numbers[f"{name}_above"] = int((columns[f"{name}_better"] >= USUAL).sum())
+        can_be_above = (curves < 1).mean(0) >= USUAL  # (N,), on 1, 2, ..., N images
+        numbers[f"{name}_possible"] = int(can_be_above[a.n[a.n > 0] - 1].sum())
     numbers["entropy"] = mean_of_defined(columns["entropy"])
     numbers["best_f1"] = mean_of_defined(100 * best_dimensions(a, label.y))
+    numbers["classes"] = len(np.unique(columns["class"][a.n > 0]))
     return numbers
 
 
-def add_controls(findings: Findings, e: Embedding, vectors: Vectors, judge) -> None:
-    """Measure the controls, each the mean of DRAWS. vectors: of the features, without them of z.
+def add_controls(findings: Findings, families: dict[str, Family], judge) -> None:
+    """Measure the controls: Cons. and adj. from curves, the other numbers as the mean of DRAWS.
 
-    Of more than LARGE live dimensions a sample is controlled, in one draw. Its best F1 is then not
-    compared, because it depends on how many dimensions there are to choose from.
+    Of more than LARGE live dimensions a sample is controlled, in one draw. What depends on how many
+    dimensions there are to choose from is then not compared.
     """
     a = findings.activations
     draws = DRAWS
@@ -811,13 +898,8 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, judge) -> N
         draws = 1
         live = np.sort(np.random.default_rng(0).choice(live, SAMPLE, replace=False))
         a = a.only(live)
-    # A control is not compared with directions itself.
-    labels = {}
-    for prefix, label in findings.labels.items():
-        labels[prefix] = replace(label, direction_curves=None)
-    families = {"directions_of_z": vectors}
-    if e.features is not None:
-        families = {"directions_of_h": vectors, "directions_of_z": Vectors(e.z)}
+    # A control is not compared with families itself.
+    labels = {prefix: replace(label, families={}) for prefix, label in findings.labels.items()}
 
     drawn = []
     for seed in progress(range(1, draws + 1), "controls, draws"):
@@ -828,36 +910,35 @@ def add_controls(findings: Findings, e: Embedding, vectors: Vectors, judge) -> N
             mixed = {key: replace(label, y=label.y[order]) for key, label in labels.items()}
             found["shuffled"] = measure(a, mixed, None)[1]
         for name, family in families.items():
-            control = matched_directions(family, a.n, seed, findings.rule == "nonzero")
-            found[name] = measure(control, labels, judge)[1]
+            lists = family.lists(a.n, seed, findings.rule == "nonzero")
+            found[name] = measure(lists, labels, judge)[1]
         drawn.append(found)
     for name, numbers in drawn[0].items():
         average = {}
         for key in numbers:
             several = [found[name][key] for found in drawn]
-            not_compared = is_sample and key.endswith("best_f1")
+            not_compared = is_sample and key.endswith(("best_f1", "classes"))
             average[key] = None if not_compared else mean_of_defined(several)
+        # What follows from n alone, of all dimensions.
+        average |= activity_numbers(findings.activations)
+        for prefix, label in findings.labels.items():
+            curve = label.chance
+            if name in label.families:
+                curve = label.families[name].mean(0, dtype=np.float64)
+            average |= numbers_of_curve(findings.activations.n, label, curve, prefix)
         findings.controls[name] = average
 
 
-def matched_directions(vectors: Vectors, n: np.ndarray, seed: int, from_smallest) -> Activations:
-    """K random directions; direction k is active on the n[k] images where it is largest, n (K,).
-
-    Strengths are the projections, or, from_smallest, what they exceed the smallest on the list by:
-    as a ReLU would give a sparse embedding.
-    """
-    basis = vectors.random_basis(len(n), seed)  # (d, K)
-    images = []
-    values = []
-    for part in progress(pieces(len(n), vectors.N), "directions"):
-        along = vectors.along(basis[:, part]).T.contiguous()  # (width, N)
-        for row, most in zip(along, n[part].tolist()):
-            strengths, places = row.topk(most)
-            if from_smallest and most:
-                strengths = strengths - strengths[-1]
-            images.append(places.numpy())
-            values.append(strengths.numpy())
-    return Activations(np.concatenate(images), np.concatenate(values), offsets_of(n), vectors.N)
+def numbers_of_curve(n: np.ndarray, label: Label, curve: np.ndarray, prefix: str) -> dict:
+    """Cons. and adj. of a curve (N,) in the place of dimensions on n images each, (K,)."""
+    chance = label.chance
+    adjusted = (curve - chance) / (1 - chance).clip(1e-9)
+    live = n[n > 0]
+    often = live[live >= count_of(RARE, len(curve))]
+    return {
+        f"{prefix}cons": mean_of_defined(100 * curve[live - 1]),
+        f"{prefix}adjusted": mean_of_defined(100 * adjusted[often - 1]),
+    }
 
 
 # ------------------------------------------------------------------------------------- printing
@@ -866,21 +947,25 @@ COLUMNS = {  # heading of the table: key in Findings.numbers, digits behind the 
     "live": ("live_dims", 0),
     "Cons.": ("cons", 1),
     "adj.": ("adjusted", 1),
+    "classes": ("classes", 0),
     "AP": ("ap", 1),
     "best F1": ("best_f1", 1),
     "Mono": ("mono", 3),
 }
 OF_THE_WHOLE = "entries", "live_dims", "mono"  # the others are of a label
-CONTROLS = "shuffled", "directions_of_h", "directions_of_z"
+FAMILIES = "directions_of_h", "directions_of_z", "images_in_h", "images_in_z"
+CONTROLS = "shuffled", *FAMILIES
 LABELS = {"": "class", "background_": "background"}
 LEGEND = """\
 active: dimensions active on an image; live: dimensions active on any image. Cons.: the share of the
 commonest class among a dimension's images, %; adj.: how far Cons. is above as many random images,
-of dimensions active on 0.1 % of the images or more. AP: how well a dimension's strength finds its
-best class, %. All three are means over live dimensions. best F1: of the best dimension for a class,
-judged on other images, mean over classes. Mono: how alike a dimension's images are. shuffled:
-labels in random order; directions of h: as many random directions of the features h, active on as
-many images; directions of z: the same of z. (interpret.json and dimensions.csv hold more.)"""
+of dimensions active on 0.1 % of the images or more. classes: how many are the commonest of some
+dimension. AP: how well a dimension's strength finds its best class, %. Cons., adj. and AP are means
+over live dimensions. best F1: of the best dimension for a class, judged on other images, mean over
+classes. Mono: how alike a dimension's images are. The rows below have, in the place of each
+dimension, as many images: of shuffled labels; those first along a random direction of the features
+h, or of z; the neighbours of a random image in h, or in z. (interpret.json and dimensions.csv hold
+more. To compare two embeddings, give both --active top:0.01.)"""
 
 
 def markdown(rows: list[list[str]]) -> str:
@@ -924,21 +1009,38 @@ def format_table(numbers: dict, controls: dict[str, dict]) -> str:
     return markdown(rows)
 
 
-def describe_lead(numbers: dict, source="h") -> list[str]:
-    """How the dimensions stand beside random directions, a line for each label."""
+def describe_leads(numbers: dict) -> list[str]:
+    """What the dimensions beat, a sentence for each label."""
     lines = []
     for prefix, label in LABELS.items():
-        lead = numbers.get(prefix + "lead")
-        if lead is not None:
-            above = numbers[prefix + "above"]
-            live = numbers["live_dims"]
-            by_chance = (1 - USUAL) * live
+        of_h = f"{prefix}directions_of_h_lead" in numbers
+        directions = "directions_of_h" if of_h else "directions_of_z"
+        over_directions = numbers.get(f"{prefix}{directions}_lead")
+        over_images = numbers.get(f"{prefix}images_in_z_lead")
+        if over_directions is not None:
             lines.append(
-                f"{label}: adj. is {lead:+.1f} beside random directions of {source} on as many "
-                f"images; {above} of {live} live dimensions\n  are more consistent than "
-                f"{100 * USUAL:g} % of them ({by_chance:.0f} would be by chance)"
+                f"{label}: purer than random {directions.replace('_', ' ')} by "
+                f"{over_directions:.1f} and than the neighbours of random images\n"
+                f"  in z by {over_images:.1f} points of adj.; {describe_above(numbers, prefix)}"
             )
     return lines
+
+
+def describe_above(numbers: dict, prefix: str) -> str:
+    """How many dimensions are purer than nearly all neighbours of random images in z."""
+    above = numbers[f"{prefix}images_in_z_above"]
+    possible = numbers[f"{prefix}images_in_z_possible"]
+    live = numbers["live_dims"]
+    usual = f"{100 * USUAL:g} %"
+    if not possible:
+        return (
+            f"none can be purer than {usual} of\n  these, because too many are of one class alone"
+        )
+    of_all = f"{live} live dimensions"
+    if possible < live:
+        of_all += f" ({possible} can be)"
+    by_chance = (1 - USUAL) * possible
+    return f"{above} of {of_all}\n  are purer than {usual} of these (by chance: {by_chance:.0f})"
 
 
 def describe_activity(a: Activations, rule: str) -> str:
@@ -965,15 +1067,14 @@ def describe(e: Embedding, findings: Findings) -> str:
     if numbers["constant_dims"]:
         dead += f" ({numbers['constant_dims']:,} equal on all images)"
     lines.append(f"{dead}, {numbers['rare_dims']:,} active on less than 0.1 % of the images")
-    lines += describe_lead(numbers, "z" if e.features is None else "h")
+    lines += describe_leads(numbers)
     if e.judge is None:
         lines.append("no MonoScore: it needs --features or --judge")
     else:
         lines.append(f"MonoScore by {e.judge_name or 'the features'}")
-    controlled = findings.controls["directions_of_z"]["live_dims"]
-    if controlled < live:
-        compared = f"{controlled:,.0f} of {live:,} live dimensions"
-        lines.append(f"controls: of {compared}, one draw; best F1 is not compared")
+    if live > LARGE:
+        compared = f"{SAMPLE:,} of {live:,} live dimensions"
+        lines.append(f"AP and Mono of controls: of {compared}, one draw; best F1 is not compared")
     return "\n".join(lines)
 
 
@@ -989,15 +1090,19 @@ def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
     if "f1" not in columns:
         return ""
     lines = ["dimensions that tell a class best:"]
+    label = findings.labels[""]
     order = np.argsort(-np.nan_to_num(columns["f1"]), kind="stable")[:most]
     for k in order[columns["n"][order] > 0]:
         dimension = findings.activations.name(k)
-        name = class_name(findings.labels[""], columns["best"][k], names)
-        f1 = f"F1 {100 * columns['f1'][k]:.0f} %"
-        line = f"  {dimension}: {name}, {f1}, active on {columns['n'][k]:,} images"
-        if "better" in columns:
-            better = 100 * columns["better"][k]
-            line += f", more consistent than {better:.0f} % of random directions"
+        best = columns["best"][k]
+        n = columns["n"][k]
+        size = label.sizes[best]
+        hits = round(columns["f1"][k] * (n + size) / 2)  # F1 is 2 hits / (n + size)
+        line = f"  {dimension}: {hits:,} of its {n:,} images are {class_name(label, best, names)}"
+        line += f", of which there are {size:,}"
+        if "images_in_z_better" in columns:
+            better = math.floor(100 * columns["images_in_z_better"][k])
+            line += f"; purer than {better} % of random images' neighbours"
         lines.append(line)
     return "\n".join(lines)
 

@@ -10,16 +10,16 @@ import os
 import re
 import runpy
 import sys
+import types
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import common
 import interpret
-from conftest import (
-    naive_chance,
-    run_program,
-    write_files,
-)
+import run_folder
+import shapes
+from conftest import ROOT, naive_chance, run_program, write_files
 
 import numpy as np
 import pytest
@@ -53,7 +53,7 @@ def naive_activity(z, rule):
 
 
 def naive_dimension(on, strength, y, orders):
-    """What a dimension says about a label. orders: images from the end of random directions."""
+    """What a dimension says about a label. orders: of the images, (orders, N), by family."""
     sizes, n = np.bincount(y), on.sum()
     if n == 0:
         return {}
@@ -66,11 +66,13 @@ def naive_dimension(on, strength, y, orders):
     own = {"class": hits.argmax(), "best": best, "cons": cons, "chance": chance, "f1": max(f1)}
     own |= {"entropy": scipy.stats.entropy(np.bincount(y, strength)), "ap": ap}
     own["adjusted"] = (cons - chance) / room
-    if orders is not None:
-        counts = np.max([(y[orders[:, :n]] == c).sum(1) for c in range(len(sizes))], 0)
-        mean = counts.mean() / n
-        own |= {"directions": mean, "lead": (cons - mean) / room}
-        own["better"] = np.mean(counts < hits.max())
+    for name, of_family in orders.items():
+        counts = np.max([(y[of_family[:, :n]] == c).sum(1) for c in range(len(sizes))], 0)
+        own[f"{name}_lead"] = (cons - counts.mean() / n) / room
+        own[f"{name}_better"] = np.mean(counts < hits.max())
+        own[f"{name}_pure"] = np.mean(counts == n)
+        own[f"{name}_cons"] = counts.mean() / n
+        own[f"{name}_adjusted"] = (counts.mean() / n - chance) / room
     return own
 
 
@@ -96,13 +98,14 @@ def naive_best_f1(active, y):
     return np.array(scores)
 
 
-def naive_measure(active, values, labels, judge=None, orders=None):
-    """Columns and numbers of an embedding or a control."""
+def naive_measure(active, values, labels, judge=None, orders=types.MappingProxyType({})):
+    """Columns and numbers of an embedding or a control, and of curves in its dimensions' places."""
     n, strengths = active.sum(0), abs(values)
     often = n >= max(1, round(interpret.RARE * len(active)))
     columns = {"n": n, "act": active.mean(0), "mean": strengths.mean(0)}
     numbers = {"act": active.mean(), "entries": n.sum() / len(active), "live_dims": sum(n > 0)}
     numbers["rare_dims"] = numbers["live_dims"] - often.sum()
+    of_curves = collections.defaultdict(dict)
     if judge is not None:
         columns["mono"] = np.array([naive_mono(strength, judge) for strength in strengths.T])
         numbers["mono"] = np.nanmean(columns["mono"])
@@ -110,23 +113,37 @@ def naive_measure(active, values, labels, judge=None, orders=None):
         each = [naive_dimension(*pair, y, orders) for pair in zip(active.T, strengths.T)]
         found = {}
         for key in max(each, key=len):
-            columns[prefix + key] = found[key] = np.array([own.get(key, np.nan) for own in each])
+            found[key] = np.array([own.get(key, np.nan) for own in each])
+        numbers[f"{prefix}classes"] = len(np.unique(found["class"][n > 0]))
         numbers[f"{prefix}entropy"] = np.nanmean(found["entropy"])
         percent = {key: found[key] for key in ("cons", "f1", "ap")}
         percent |= {"adjusted": found["adjusted"][often], "best_f1": naive_best_f1(active, y)}
-        if orders is not None:
-            percent["lead"] = found["lead"][often]
-            numbers[f"{prefix}above"] = sum(found["better"] >= 0.95)
+        for name in orders:
+            percent[f"{name}_lead"] = found[f"{name}_lead"][often]
+            numbers[f"{prefix}{name}_above"] = sum(found[f"{name}_better"] >= 0.95)
+            numbers[f"{prefix}{name}_possible"] = sum(found.pop(f"{name}_pure") <= 0.05)
+            curve = {"cons": found.pop(f"{name}_cons")}
+            curve["adjusted"] = found.pop(f"{name}_adjusted")[often]
+            for key, column in curve.items():
+                of_curves[name][prefix + key] = 100 * np.nanmean(column)
+        chance = {"cons": 100 * np.nanmean(found["chance"]), "adjusted": 0}
+        of_curves["shuffled"] |= {prefix + key: number for key, number in chance.items()}
+        columns |= {prefix + key: column for key, column in found.items()}
         numbers |= {prefix + key: 100 * np.nanmean(column) for key, column in percent.items()}
-    return columns, numbers
+    return columns, numbers, of_curves
 
 
-def naive_projections(vectors, directions, seed):
-    """Centred vectors of norm 1, projected on random directions: (N, directions)."""
+def naive_projections(vectors, many, seed, of_images):
+    """Centred vectors of norm 1 along random directions, or towards random ones: (N, many)."""
     centred = vectors - vectors.mean(0, dtype=np.float64)
     unit = centred / np.linalg.norm(centred, axis=1, keepdims=True)
+    if of_images:
+        own = np.random.default_rng(seed).choice(len(unit), many, replace=many > len(unit))
+        along = unit @ unit[own].T
+        along[own, range(many)] = -2  # an image is not its own neighbour
+        return along
     draw = torch.Generator().manual_seed(seed)
-    basis = torch.randn(vectors.shape[1], directions, generator=draw).numpy()
+    basis = torch.randn(vectors.shape[1], many, generator=draw).numpy()
     return unit @ (basis / np.linalg.norm(basis, axis=0))
 
 
@@ -140,9 +157,15 @@ def naive_findings(z, rule, labels, h, judge):
     """The rule, columns, the numbers of interpret.json, and those of each control."""
     rule, active, values = naive_activity(z, rule)
     n, live = active.sum(0), active.any(0).sum()
-    families = {"directions_of_z": z} if h is None else {"directions_of_h": h, "directions_of_z": z}
-    along = naive_projections(z if h is None else h, 1000, seed=0)
-    columns, numbers = naive_measure(active, values, labels, judge, np.argsort(-along, 0).T)
+    families = {"directions_of_h": h, "directions_of_z": z, "images_in_h": h, "images_in_z": z}
+    families = {name: vectors for name, vectors in families.items() if vectors is not None}
+    orders = {}
+    for name, vectors in families.items():
+        of_images = name.startswith("images")
+        many = len(z) if of_images else interpret.FAMILY
+        along = naive_projections(vectors, many, 0, of_images)
+        orders[name] = np.argsort(-along, 0).T
+    columns, numbers, of_curves = naive_measure(active, values, labels, judge, orders)
     numbers["corr"] = naive_cosines(values).sum() / (live * (live - 1))
     numbers["constant_dims"] = ((z.min(0) == z.max(0)) & (z[0] != 0)).sum()
     controls = collections.defaultdict(collections.Counter)
@@ -151,13 +174,15 @@ def naive_findings(z, rule, labels, h, judge):
         mixed = {prefix: y[mix] for prefix, y in labels.items()}
         draws = {"shuffled": naive_measure(active, values, mixed)[1]} if labels else {}
         for name, vectors in families.items():
-            along = naive_projections(vectors, len(n), seed)
+            along = naive_projections(vectors, len(n), seed, name.startswith("images"))
             matched = np.argsort(np.argsort(-along, 0), 0) < n
             least = np.where(matched, along, np.inf).min(0) if rule == "nonzero" else 0
             along = np.where(matched, along - least, 0)
             draws[name] = naive_measure(matched, along, labels, judge)[1]
         for name, own in draws.items():
             controls[name].update({key: number / 5 for key, number in own.items()})  # adds
+    for name, own in of_curves.items():
+        controls[name] = dict(controls[name]) | own
     return rule, columns, numbers, controls
 
 
@@ -228,7 +253,12 @@ def naive_expected(name):
 
 
 TABLE = {"active": ("entries", ".1f"), "live": ("live_dims", ".0f"), "Cons.": ("cons", ".1f")}
-TABLE |= {"adj.": ("adjusted", ".1f"), "AP": ("ap", ".1f"), "best F1": ("best_f1", ".1f")}
+TABLE |= {
+    "adj.": ("adjusted", ".1f"),
+    "classes": ("classes", ".0f"),
+    "AP": ("ap", ".1f"),
+    "best F1": ("best_f1", ".1f"),
+}
 TABLE |= {"Mono": ("mono", ".3f")}
 
 
@@ -255,6 +285,7 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(interpret, "CELLS", cells)
     monkeypatch.setattr(interpret, "RARE", 0.03)  # on two images or fewer
+    monkeypatch.setattr(interpret, "FAMILY", 200)
     case = MEASURED[name]
     beside = {"background": IN_WORDS[PLACE_OF], "h": H_OF_Z}
     arrays = case.layout(z=case.z) | {key: beside[key] for key in case.known.split()}
@@ -271,7 +302,7 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
     assert (record["source"], record["active"]) == (case.source, rule)
     close = functools.partial(pytest.approx, rel=1e-4, abs=1e-5, nan_ok=True)
     assert record["numbers"] == close(numbers)
-    for control in "shuffled", "directions_of_h", "directions_of_z":
+    for control in interpret.CONTROLS:
         assert record.get(control, {}) == close(controls.get(control, {})), control
 
     order = np.argsort(-columns["mean"], kind="stable")  # of the rows of dimensions.csv
@@ -301,24 +332,97 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
     live = numbers["live_dims"]
     words = [f"97 images, {len(case.z.T)} dimensions", f"\n{len(order) - live} dead "]
     words += [f"{numbers['rare_dims']} active on less than 0.1 %"]
-    if "lead" in numbers:
-        words += [f"class: adj. is {numbers['lead']:+.1f} beside random directions of "]
-        words += [f" {numbers['above']} of {live} live dimensions"]
-        words += [f"best:\n  {names[np.nanargmax(columns['f1'])]}: "]
-        words += [f", F1 {100 * np.nanmax(columns['f1']):.0f} %, active on"]
+    if case.classes is not None:
+        of_directions = "directions_of_h" if "h" in case.known.split() else "directions_of_z"
+        words += [f" by {numbers[f'{of_directions}_lead']:.1f} and than the neighbours"]
+        words += [f"in z by {numbers['images_in_z_lead']:.1f} points of adj."]
+        best = np.nanargmax(columns["f1"])
+        size = np.bincount(KIND_OF)[int(columns["best"][best])]
+        hits = columns["f1"][best] * (columns["n"][best] + size) / 2
+        words += [f"best:\n  {names[best]}: {hits:.0f} of its {columns['n'][best]} images are "]
+        words += [f"of which there are {size}; purer than "]
     assert [phrase for phrase in words if phrase not in text] == []
+
+
+ABOVE = {  # of 100 live dimensions: above, possible; what is said
+    "all can be": (
+        17,
+        100,
+        "17 of 100 live dimensions are purer than 95 % of these (by chance: 5)",
+    ),
+    "some can be": (3, 40, "3 of 100 live dimensions (40 can be) are purer than 95 %"),
+    "none can be": (0, 0, "none can be purer than 95 % of these"),
+}
+
+
+@pytest.mark.parametrize("above, possible, said", ABOVE.values(), ids=ABOVE)
+def test_ties_at_one_class_are_told(above, possible, said):
+    numbers = {"images_in_z_above": above, "images_in_z_possible": possible, "live_dims": 100}
+    assert said in " ".join(interpret.describe_above(numbers, "").split())
+
+
+# ---- what a dimension must beat
+@pytest.mark.parametrize("family", interpret.FAMILIES)
+def test_axes_without_meaning_lead_no_family(family):
+    draw = np.random.default_rng(0)
+    h = draw.normal(size=(1000, 32))
+    z = np.maximum(h @ draw.normal(size=(32, 200)) - 5, 0)
+    e = interpret.Embedding(z, {"": draw.integers(10, size=1000)}, features=h)
+    found = interpret.interpret(e)
+    lead = found.columns[f"{family}_lead"]
+    error = 100 * np.nanstd(lead) / len(lead) ** 0.5
+    assert abs(found.numbers[f"{family}_lead"]) < 4 * error < 2
+    assert found.numbers[f"{family}_above"] < 25  # of 200; 10 by chance
+
+
+@pytest.mark.parametrize("family", interpret.FAMILIES)
+def test_planted_dimensions_lead_every_family(family):
+    draw = np.random.default_rng(0)
+    y = draw.integers(10, size=1000)
+    h = draw.normal(size=(1000, 32))
+    z = np.maximum(h @ draw.normal(size=(32, 20)), 0)
+    z[:, :10] = np.eye(10)[y]
+    found = interpret.interpret(interpret.Embedding(z, {"": y}, features=h), "top:0.05")
+    better = found.columns[f"{family}_better"]
+    assert better[:10].min() == 1 > better[10:].mean()
+    assert found.numbers[f"{family}_lead"] > 30
+
+
+def images_of(data):
+    """Test images (N, 3, 32, 32) and their classes: built-in, or CIFAR-100's if they are there."""
+    if data == "shapes":
+        arrays = shapes.draw(1, 1000)
+        return torch.from_numpy(arrays["x_test"]), arrays["y_test"]
+    path = ROOT / "data" / f"{data}.npz"
+    if not path.exists():
+        pytest.skip(f"{path} is not there")
+    with np.load(path) as arrays:
+        return torch.from_numpy(arrays["x_test"]).permute(0, 3, 1, 2), arrays["y_test"].ravel()
+
+
+@pytest.mark.parametrize("data, most", [("shapes", 4), ("cifar100", 1)])  # lists of 10, of 100
+def test_simclrs_axes_are_no_better_than_others(data, most, monkeypatch):
+    monkeypatch.setattr(interpret, "DRAWS", 1)
+    run, model = run_folder.load_run(ROOT / "weights" / "cifar100-simclr")
+    images, y = images_of(data)
+    _, z = common.features(model, images, run.image_size)
+    numbers = interpret.interpret(interpret.Embedding(z, y)).numbers
+    assert abs(numbers["directions_of_z_lead"]) < most
 
 
 def test_of_many_dimensions_a_sample_is_compared(monkeypatch):
     monkeypatch.setattr(interpret, "LARGE", 8)
     monkeypatch.setattr(interpret, "SAMPLE", 7)
     labels = {"": KIND_OF, "background_": PLACE_OF}
-    found = interpret.interpret(interpret.Embedding(SIGNED_Z, labels))
+    lists = interpret.Family.lists
+    with mock.patch.object(interpret.Family, "lists", autospec=True, side_effect=lists) as drawn:
+        found = interpret.interpret(interpret.Embedding(SIGNED_Z, labels))
     assert found.numbers["live_dims"] == 11
+    assert [len(call.args[1]) for call in drawn.call_args_list] == [7, 7]
     for control in found.controls.values():
-        assert control["live_dims"] == 7
         undefined = {key for key, value in control.items() if value is None}
-        assert undefined == {"best_f1", "background_best_f1"}
+        of_choice = {"best_f1", "classes"}
+        assert undefined == of_choice | {f"background_{key}" for key in of_choice}
     _, _, values = naive_activity(SIGNED_Z.astype(float), "nonzero")
     cosines = naive_cosines(values)
     samples = itertools.combinations(np.flatnonzero(values.any(0)), 7)
