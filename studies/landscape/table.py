@@ -58,6 +58,12 @@ ROWS = [
         (None, None, CODE, CODE),
     ),
     (
+        "ReLU, latents 0 or 1: SimCLR − two networks",
+        ("variants/SimCLR, ReLU, {0, 1}, sparsity #", 350),
+        ("variants/non-contrastive, ReLU, {0, 1}, sparsity #", 200),
+        (None, None, CODE, CODE),
+    ),
+    (
         "warm start of two networks: aligned − not",
         ("alignment/p=50, aligned columns", 200),
         ("alignment/p=50, random columns", 200),
