@@ -41,7 +41,13 @@ TOOLS = "finetune", "robustness", "selection", "words"  # what each measured is 
 NUMBERS = "dimensions", "epoch", "final", "dictionaries", *TOOLS, "stability", "interpret"
 OF_CURVES = "loss", "spread"
 # interpret.json's controls, and how the records have called them from the first on.
-CONTROLS = {"shuffled": "shuffled", "directions_of_h": "head", "directions_of_z": "rotated"}
+CONTROLS = {
+    "shuffled": "shuffled",
+    "directions_of_h": "head",
+    "directions_of_z": "rotated",
+    "images_in_h": "images_in_h",
+    "images_in_z": "images_in_z",
+}
 
 COLUMNS = {  # a heading: a number of the records, or a formula of some; digits behind the point
     "LP@1": ("lp1", 1),
@@ -50,7 +56,7 @@ COLUMNS = {  # a heading: a number of the records, or a formula of some; digits 
     "Cons.": ("cons", 1),
     "Cons. less shuffled": ("cons - shuffled_cons", 1),
     "adj.": ("adjusted", 1),
-    "adj. less random directions": ("lead", 1),
+    "adj. less random directions": ("directions_of_h_lead", 1),
     "Act.": ("act", 3),
     "live": ("live_dims", 0),
     "below 0.1 %": ("rare_dims", 0),
@@ -75,7 +81,11 @@ def numbers(record: dict) -> dict[str, float]:
     found = {}
     for part in NUMBERS:
         found |= record.get(part, {})
-    return {key: value for key, value in found.items() if value is not None}
+    found = {key: value for key, value in found.items() if value is not None}
+    for key in list(found):  # until November 2026 there was one family
+        if re.fullmatch("((top|background)_)*lead", key):
+            found[key.replace("lead", "directions_of_h_lead")] = found.pop(key)
+    return found
 
 
 @functools.cache

@@ -40,7 +40,7 @@ ROWS = {
         ("LP@1 of z, CIFAR-100", "lp1_embedding", NCL_ON_CIFAR_100, None),
     ],
     "NCL − random directions": [
-        ("adj., CIFAR-10", "lead", "dictionaries/fair-cifar10-ncl", None),
+        ("adj., CIFAR-10", "directions_of_h_lead", "dictionaries/fair-cifar10-ncl", None),
     ],
     "BayesNCL − NCL": [
         ("Cons., CIFAR-10", "cons", BAYESNCL_ON_CIFAR_10, 2.68),

@@ -79,7 +79,7 @@ ON_STRONGEST = "dictionary_trained_on_1"  # each dimension on its strongest 1 % 
 NUMBERS = COLUMNS | {  # a name: a formula of record keys, digits behind the point
     "adj. on 1 %": (f"{ON_STRONGEST}_full_adjusted", 1),
     "adj., to two digits": ("adjusted", 2),
-    "adj. less random directions'": ("lead", 1),
+    "adj. less random directions'": ("directions_of_h_lead", 1),
     "best F1 on 1 %": (f"{ON_STRONGEST}_best_f1", 1),
     "H_s less shuffled": ("entropy - shuffled_entropy", 2),
     "P@10": ("p_at_10", 1),
