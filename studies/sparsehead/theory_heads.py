@@ -20,6 +20,9 @@ their second moments alone, so that it is the tasks that must be sparse, z need 
     one head      the heads as one matrix with one penalty, as in sparsehead.py: its column j is
                   that of all tasks
 
+With 50 tasks that need 3 or 5 features at random, all are found (λ = 0.01: |cos| .998). With 10
+tasks some are not. The other three stay near what λ = 0 gives. A small λ needs more steps.
+
 Song et al., "Towards the Sparseness of Projection Head in Self-Supervised Learning",
 arXiv 2307.08913; Lachapelle et al., "Synergies between Disentanglement and Sparsity",
 arXiv 2211.14666.
