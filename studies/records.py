@@ -125,11 +125,26 @@ def values(what: str, formula: str) -> pd.Series:
     return found
 
 
+def by_seed(trainings: list[str], formula: str) -> pd.Series:
+    """The mean by seed of trainings that were made again with the same seeds; see values()."""
+    return pd.concat([values(what, formula) for what in trainings]).groupby("seed").mean()
+
+
 # ---------------------------------------------------------------------------------------- the cells
 def half_interval(differences: pd.Series) -> float:
     """Half the 95 % t-interval of the mean of paired differences, of two pairs or more."""
     n = len(differences)
     return stats.t.ppf(0.975, n - 1) * differences.std() / n**0.5
+
+
+def power(differences: pd.Series, effect: float) -> float:
+    """Of a two-sided t-test at 5 % on as many differences, where they scatter as these do."""
+    n = len(differences)
+    limit = stats.t.ppf(0.975, n - 1)
+    noncentrality = effect / (differences.std() / n**0.5)
+    too_high = stats.nct.sf(limit, n - 1, noncentrality)
+    too_low = stats.nct.cdf(-limit, n - 1, noncentrality)
+    return too_high + too_low
 
 
 def cell(found: pd.Series, digits: int, is_difference: bool) -> str:

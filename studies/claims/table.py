@@ -1,6 +1,6 @@
 """The papers' claims, a row each: the paper's number, ours, and a verdict in words."""
 
-from records import COLUMNS, STUDIES, cell, half_interval, read, values
+from records import COLUMNS, STUDIES, by_seed, cell, half_interval, power, read, values
 
 import numpy as np
 import pandas as pd
@@ -130,24 +130,9 @@ def say_two(heading: str, second: str, trainings: dict[str, str], data: str) -> 
     return f"{heading}, {data}: {first}; {with_n(second, of_second, digits)}"
 
 
-def by_seed(trainings: list[str], formula: str) -> pd.Series:
-    """The mean by seed of trainings that were made again with the same seeds."""
-    return pd.concat([values(what, formula) for what in trainings]).groupby("seed").mean()
-
-
 def say_means(heading: str, trainings: list[str], name: str) -> str:
     formula, digits = NUMBERS[heading]
     return with_n(f"{heading}, {name}", by_seed(trainings, formula), digits)
-
-
-def power(differences: pd.Series, effect: float) -> float:
-    """Of a two-sided t-test at 5 % on as many differences, where they scatter as these do."""
-    n = len(differences)
-    limit = stats.t.ppf(0.975, n - 1)
-    noncentrality = effect / (differences.std() / n**0.5)
-    too_high = stats.nct.sf(limit, n - 1, noncentrality)
-    too_low = stats.nct.cdf(-limit, n - 1, noncentrality)
-    return too_high + too_low
 
 
 def detectable(differences: pd.Series) -> float:

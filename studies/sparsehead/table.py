@@ -1,9 +1,8 @@
 """Seven base methods with SparseHead's penalty and without it, and stronger penalties on SimCLR."""
 
-from records import read, table, values
+from records import power, read, table, values
 
 import pandas as pd
-from scipy import stats
 
 POWER = "sparsehead/power-sparsehead-"
 BASES = "sparsehead/shapes-bases-sparsehead-"
@@ -41,14 +40,6 @@ OF_PAPER = {
     "Barlow Twins": (0.40, 1.09),
     "SimCLR, CIFAR-10": (0.95, 1.90),
 }
-
-
-def power(differences: pd.Series, effect: float) -> float:
-    """Probability that a paired two-sided t-test at 5 % detects an effect of this size."""
-    n = len(differences)
-    limit = stats.t.ppf(0.975, n - 1)
-    shift = effect / (differences.std() / n**0.5)
-    return stats.nct.sf(limit, n - 1, shift) + stats.nct.cdf(-limit, n - 1, shift)
 
 
 of_paper, powers = [], []
