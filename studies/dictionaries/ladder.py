@@ -34,6 +34,7 @@ from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 
 QUESTION = "dictionaries"
 RULE = "top:0.01"
+interpret.FAMILY, interpret.IN_CURVES = 3000, 30_000_000  # the mean of a family varies less
 METHODS = "simclr", "ncl", "bayesncl", "ncl-topk"
 FITTED = 5000  # training images at most that a dictionary is fitted on
 UNITS = 256  # K where there is no NCL
