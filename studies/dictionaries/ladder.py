@@ -238,7 +238,7 @@ def climb(data: str, seed: int, root: str) -> None:
     if "ncl" in networks:
         u = interpret.unit(networks["ncl"].z)
         K = lists_of(u, UNITS, seed).K
-    settings = {"K": K, "active": ACTIVE.get(data, MANY_ACTIVE), "rule": RULE, "data": data}
+    settings = {"K": K, "active": min(ACTIVE.get(data, MANY_ACTIVE), K), "rule": RULE, "data": data}
     for method, network in networks.items():
         of_h = families_of_h(network)
         rungs = []

@@ -1,6 +1,6 @@
 """The ladder: what dimensions lead by, what they cover; sparsity trained in, or added afterwards."""
 
-from records import cell, table, values
+from records import cell, values
 
 import pandas as pd
 
