@@ -3,7 +3,7 @@
     python studies/dictionaries/ladder.py shapes --seeds 1 2 3 4 5     and so for each of DATA
     python studies/report.py                                           then fill the tables
 
-It measures what is finished in runs/ (studies/run.py makes it: dictionaries --rows "ladder-*";
+It measures what is finished in runs/ (studies/run.py makes it: dictionaries --rows "trained-*";
 ../mnist1d/signals.py keep; others.py) and not yet on record. A rung is a way to dimensions: the
 axes of an embedding, or a dictionary that anybody can fit to a network's features h or embedding z.
 All have as many dimensions, K: as NCL of the same seed has live ones. Each dimension is a list of
@@ -39,9 +39,9 @@ METHODS = "simclr", "ncl", "bayesncl", "ncl-topk"
 FITTED = 5000  # training images at most that a dictionary is fitted on
 UNITS = 256  # K where there is no NCL
 DATA = {  # where the embeddings of a method and seed are
-    "shapes": "runs/ladder-shapes-{method}-seed{seed}",
-    "cifar10": "runs/ladder-cifar10-{method}-seed{seed}",
-    "cifar100": "runs/ladder-cifar100-{method}-seed{seed}",
+    "shapes": "runs/trained-shapes-{method}-seed{seed}",
+    "cifar10": "runs/trained-cifar10-{method}-seed{seed}",
+    "cifar100": "runs/trained-cifar100-{method}-seed{seed}",
     "cifar100-200": "weights/cifar100-{method}",
     "mnist1d": "runs/mnist1d-{method}-seed{seed}.npz",
     "efficientnet-cifar10": "runs/efficientnet-cifar10.npz",

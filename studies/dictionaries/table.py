@@ -1,6 +1,6 @@
-"""The ladder: what dimensions lead by, what they cover; sparsity trained in, or added afterwards."""
+"""The ladder: what dimensions lead by and cover; and NCL's dimensions at their own numbers."""
 
-from records import cell, values
+from records import cell, table, values
 
 import pandas as pd
 
@@ -43,7 +43,7 @@ def mean(data: str, prefix: str, rung: str, number: str, digits: int, sign="") -
     return f"{round(found, digits) + 0:{sign}.{digits}f}".replace("-", "−")
 
 
-# ------------------------------------------------------------------- the comparisons that were planned
+# ---------------------------------------------------------------- the comparisons that were planned
 lines = []
 for label, (data, prefix) in TRAINED_HERE.items():
     ncl = f"{LADDER}-{data}-ncl"
@@ -59,7 +59,7 @@ for label, (data, prefix) in TRAINED_HERE.items():
     lines.append(line)
 compared = pd.DataFrame(lines)
 
-# ------------------------------------------------------------------------------------------ the ladder
+# --------------------------------------------------------------------------------------- the ladder
 lines, covered = [], []
 for label, rung in RUNGS.items():
     line, coverage = {"": label}, {"": label}
@@ -73,3 +73,32 @@ for label, rung in RUNGS.items():
     lines.append(line)
     covered.append(coverage)
 ladder, coverage = pd.DataFrame(lines), pd.DataFrame(covered)
+
+# --------------------------------------------------------- NCL's dimensions, each at its own number
+AT_OWN = {
+    "Cons.": ("cons", 1),
+    "chance": ("shuffled_cons", 1),
+    "adj.": ("adjusted", 1),
+    "over directions of h": ("directions_of_h_lead", 1),
+    "over directions of z": ("adjusted - rotated_adjusted", 1),
+}
+OF_BACKGROUNDS = {
+    "Cons.": ("background_cons", 1),
+    "chance": ("shuffled_background_cons", 1),
+    "adj.": ("background_adjusted", 1),
+    "over directions of h": ("background_directions_of_h_lead", 1),
+    "over directions of z": ("background_adjusted - rotated_background_adjusted", 1),
+}
+FAIR = "dictionaries/fair"
+of_backgrounds = table({BACKGROUNDS: f"{FAIR}-shapes-ncl"}, list(AT_OWN), OF_BACKGROUNDS)
+of_classes = table(
+    {
+        OBJECTS: f"{FAIR}-shapes-ncl",
+        "CIFAR-10": f"{FAIR}-cifar10-ncl",
+        "CIFAR-100": f"{FAIR}-cifar100-ncl",
+        "CIFAR-100, 200 epochs, seed 1": "cifar100/cifar100-weights-ncl",
+    },
+    list(AT_OWN),
+    AT_OWN,
+)
+own = pd.concat([of_classes[:1], of_backgrounds, of_classes[1:]])
