@@ -518,7 +518,8 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
             assert [value[k] for k in cards()] == sorted(value.values())
         purer = dict(zip(live["dimension"], np.floor(100 * better)))
         texts = page.eval_on_selector_all(".card .whole", "all => all.map(e => e.textContent)")
-        assert texts == [f"purer than {purer[k]:.0f} % of random images’ neighbours" for k in cards()]
+        more = "of random images’ neighbours"
+        assert texts == [f"purer than {purer[k]:.0f} % {more}" for k in cards()]
         lefts = "all => all.map(mark => parseFloat(mark.style.left))"
         marks = page.eval_on_selector_all(".card u.images", lefts)
         assert marks == pytest.approx(100 * arrays["0images_in_z"][cards()], abs=0.06)

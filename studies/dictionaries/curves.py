@@ -57,11 +57,12 @@ def draw(path: Path, folders: list[Path]) -> None:
         for prefix in findings.labels:
             title = TITLES.get((dataset, prefix), f"{dataset}: {interpret.LABELS[prefix]}")
             panels.append((findings, prefix, title))
-    figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.4), squeeze=False)
+    figure = plt.figure(figsize=(4 * len(panels), 3.4), layout="constrained")
+    axes = figure.subplots(1, len(panels), squeeze=False)
     for axis, panel in zip(axes[0], panels):
         draw_panel(axis, *panel)
-    axes[0, 0].legend(frameon=False, fontsize=8)
-    figure.tight_layout()
+    drawn = axes[0, 0].get_legend_handles_labels()
+    figure.legend(*drawn, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     figure.savefig(path, dpi=110)
     plt.close(figure)
 
