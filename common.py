@@ -1171,6 +1171,22 @@ def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
     return {name: values.mean().item() for name, values in found.items() if len(values)}
 
 
+def of_random_directions(h: Tensor, z: Tensor, y: Tensor) -> dict[str, float]:
+    """`of_dimensions` of random directions of h (N, d) in the place of the dimensions of z (N, K).
+
+    Each is active on as many images as its dimension: those where it is largest. What z's
+    dimensions have beyond it is due to z; without it nobody could tell h's merit from theirs.
+    """
+    n = (F.normalize(z).abs() > ACTIVE).sum(0)  # (K,)
+    draw = torch.Generator().manual_seed(0)
+    directions = torch.randn(h.shape[1], len(n), generator=draw).to(h.device)  # (d, K)
+    scores = F.normalize(h - h.mean(0)) @ directions  # (N, K)
+    descending = scores.sort(0, descending=True).values
+    least = descending.gather(0, (n - 1).clamp(min=0)[None])  # (1, K), on a dimension's images
+    active = (scores >= least) & (n > 0)
+    return of_dimensions(active, y)
+
+
 def evaluate(model: nn.Module, data: Data, args) -> tuple[dict, Tensor, Tensor]:
     """The numbers of the final record, and h (N, d) and z (N, K) of the test images.
 
@@ -1188,6 +1204,8 @@ def evaluate(model: nn.Module, data: Data, args) -> tuple[dict, Tensor, Tensor]:
             continue
         y_train, y = data.train[label].to(h.device), data.test[label].to(h.device)
         found = of_dimensions(z, y)
+        random = of_random_directions(h, z, y)
+        found |= {f"random_{name}": random[name] for name in ("cons", "adjusted") if name in random}
         for suffix, train, test in ("", h_train, h), ("_embedding", z_train, z):
             probed = linear_probe(train, y_train, test, y)
             probed["knn5"] = knn_accuracy(train, y_train, test, y)
@@ -1211,7 +1229,8 @@ COLUMNS = {  # of the table at the end: key in the record → name, decimals
 OF_ALL = "act", "live_dims"  # the others are of a label
 LEGEND = """\
 LP: linear probe of the features (z: of the embedding), %. Act.: share of entries that are active.
-Cons.: share of the commonest class in a dimension's images, %; adj.: above chance. H_s: entropy."""
+Cons.: share of the commonest class in a dimension's images, %; adj.: above chance. H_s: entropy.
+random: the same of as many random directions of the features, each on as many images."""
 
 
 def print_table(metrics: dict, data: Data) -> None:
@@ -1219,13 +1238,15 @@ def print_table(metrics: dict, data: Data) -> None:
     print(" " * 10, *(f"{name:>7}" for name, _ in COLUMNS.values()))
     for label in data.classes or ["no labels"]:
         prefix = "" if label == "y" else f"{label}_"
-        cells = []
-        for key, (_, digits) in COLUMNS.items():
-            value = metrics.get(key if key in OF_ALL else prefix + key)
-            if value is not None:
-                value = f"{round(value, digits) + 0:.{digits}f}"  # + 0: no −0.0
-            cells.append(value or "–")
-        print(f"{'class' if label == 'y' else label:10}", *(f"{cell:>7}" for cell in cells))
+        rows = {"class" if label == "y" else label: "", "random": "random_"}
+        for title, of_random in rows.items():
+            cells = []
+            for key, (_, digits) in COLUMNS.items():
+                value = metrics.get(key if key in OF_ALL else f"{prefix}{of_random}{key}")
+                if value is not None:
+                    value = f"{round(value, digits) + 0:.{digits}f}"  # + 0: no −0.0
+                cells.append(value or "–")
+            print(f"{title:10}", *(f"{cell:>7}" for cell in cells))
         if label in data.classes and len(data.test[label].unique()) == 1:
             print(f"{label} has one class among the test images: dimensions tell nothing apart")
     print(LEGEND)

@@ -1171,6 +1171,19 @@ def test_measures_of_dimensions_are_the_loop():
     assert common.of_dimensions(z[:, 4:5], y).keys() == {"cons", "entropy"}
 
 
+def naive_random_directions(h, z, y):
+    """Random directions of h, each active on as many images as a dimension of z (N, K)."""
+    h = (h - h.mean(0)).double()
+    directions = torch.randn(h.shape[1], z.shape[1], generator=torch.Generator().manual_seed(0))
+    active = torch.zeros_like(z)
+    for k, direction in enumerate(directions.T.double()):
+        n = (z[:, k].abs() > 1e-5 * z.norm(dim=1)).sum()
+        cosines = torch.stack([row @ direction / row.norm() for row in h])
+        active[cosines.argsort(descending=True)[:n], k] = 1
+    found = common.of_dimensions(active, y)
+    return {"random_cons": found["cons"], "random_adjusted": found["adjusted"]}
+
+
 @pytest.mark.parametrize("n", [2, 3, 4, 6, 20, 59])
 def test_adjusted_consistency_is_above_exact_chance(n):
     sizes = (30, 20, 10)
@@ -1217,7 +1230,8 @@ def test_evaluation_is_of_labelled_images_in_eval_mode(tmp_path):
     expected = dict(act=active.float().mean().item(), live_dims=active.any(0).sum().item())
     for label, prefix in ("y", ""), ("background", "background_"):
         y_train, y = data.train[label], data.test[label]
-        expected |= {prefix + name: v for name, v in common.of_dimensions(z, y).items()}
+        own = common.of_dimensions(z, y) | naive_random_directions(h, z, y)
+        expected |= {prefix + name: value for name, value in own.items()}
         for suffix, train, test in ("", h_train, h), ("_embedding", z_train.float(), z):
             classify, l2 = common.fit_probe(train, y_train)
             right = (classify(test).argmax(1) == y).float().mean().item()
@@ -1676,8 +1690,9 @@ def test_the_table_has_a_row_for_each_label(capsys):
     numbers = dict(lp1=12.34, lp5=100.0, act=0.0796, live_dims=153, adjusted=-0.04, entropy=2)
     test = dict(y=torch.tensor([0, 1]), background=torch.tensor([1, 1]))
     labels = SimpleNamespace(classes=dict(y=[0, 1], background=["land", "sea"]), test=test)
-    common.print_table(numbers | dict(background_cons=50.3), labels)
-    _, of_y, of_background, note, *_ = capsys.readouterr().out.splitlines()
+    common.print_table(numbers | dict(background_cons=50.3, random_adjusted=7), labels)
+    _, of_y, random, of_background, _, note, *_ = capsys.readouterr().out.splitlines()
+    assert random.split() == "random – – – – 0.080 153 – 7.0 –".split()
     assert of_y.split() == "class 12.3 100.0 – – 0.080 153 – 0.0 2.000".split()
     assert of_background.split() == "background – – – – 0.080 153 50.3 – –".split()
     assert "background has one class" in note

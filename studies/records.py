@@ -41,7 +41,13 @@ TOOLS = "finetune", "robustness", "selection", "words"  # what each measured is 
 NUMBERS = "dimensions", "epoch", "final", "dictionaries", *TOOLS, "stability", "interpret"
 OF_CURVES = "loss", "spread"
 # interpret.json's controls, and how the records have called them from the first on.
-CONTROLS = {"shuffled": "shuffled", "directions_of_h": "head", "directions_of_z": "rotated"}
+CONTROLS = {
+    "shuffled": "shuffled",
+    "directions_of_h": "head",
+    "directions_of_z": "rotated",
+    "images_in_h": "images_in_h",
+    "images_in_z": "images_in_z",
+}
 
 COLUMNS = {  # a heading: a number of the records, or a formula of some; digits behind the point
     "LP@1": ("lp1", 1),
@@ -50,7 +56,7 @@ COLUMNS = {  # a heading: a number of the records, or a formula of some; digits 
     "Cons.": ("cons", 1),
     "Cons. less shuffled": ("cons - shuffled_cons", 1),
     "adj.": ("adjusted", 1),
-    "adj. less random directions": ("lead", 1),
+    "adj. less random directions": ("directions_of_h_lead", 1),
     "Act.": ("act", 3),
     "live": ("live_dims", 0),
     "below 0.1 %": ("rare_dims", 0),
@@ -75,7 +81,11 @@ def numbers(record: dict) -> dict[str, float]:
     found = {}
     for part in NUMBERS:
         found |= record.get(part, {})
-    return {key: value for key, value in found.items() if value is not None}
+    found = {key: value for key, value in found.items() if value is not None}
+    for key in list(found):  # until November 2026 there was one family
+        if re.fullmatch("((top|background)_)*lead", key):
+            found[key.replace("lead", "directions_of_h_lead")] = found.pop(key)
+    return found
 
 
 @functools.cache
@@ -115,11 +125,26 @@ def values(what: str, formula: str) -> pd.Series:
     return found
 
 
+def by_seed(trainings: list[str], formula: str) -> pd.Series:
+    """The mean by seed of trainings that were made again with the same seeds; see values()."""
+    return pd.concat([values(what, formula) for what in trainings]).groupby("seed").mean()
+
+
 # ---------------------------------------------------------------------------------------- the cells
 def half_interval(differences: pd.Series) -> float:
     """Half the 95 % t-interval of the mean of paired differences, of two pairs or more."""
     n = len(differences)
     return stats.t.ppf(0.975, n - 1) * differences.std() / n**0.5
+
+
+def power(differences: pd.Series, effect: float) -> float:
+    """Of a two-sided t-test at 5 % on as many differences, where they scatter as these do."""
+    n = len(differences)
+    limit = stats.t.ppf(0.975, n - 1)
+    noncentrality = effect / (differences.std() / n**0.5)
+    too_high = stats.nct.sf(limit, n - 1, noncentrality)
+    too_low = stats.nct.cdf(-limit, n - 1, noncentrality)
+    return too_high + too_low
 
 
 def cell(found: pd.Series, digits: int, is_difference: bool) -> str:

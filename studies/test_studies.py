@@ -142,7 +142,7 @@ def test_a_number_that_is_undefined_is_left_out():
 RUNS = [  # run, number, its values of seeds 0 to 3
     ("a", "lp1", None, 1, 2, 6),
     ("a", "shuffled_lp1", None, -2, -3, -4),
-    ("a", "lead", None, 1, 2, 6),
+    ("a", "background_lead", None, 1, 2, 6),
     ("a", "corr", None, -0.004, None, 1),
     ("b", "lp1", 9, 0.5, 0.5, 5),
     ("c", "lp1", 1, None, None, None),
@@ -155,7 +155,7 @@ CELLS = {
     "a difference by seed": Namespace(what="q/a − q/b", number="lp1", cell="+1.0 ± 1.2"),
     # 3, 5, 10: 4.303 √13 / √3
     "within a run": Namespace(what="q/a", number="lp1 - shuffled_lp1", cell="+6.0 ± 9.0"),
-    "a lead": Namespace(what="q/a", number="lead", cell="+3.0 ± 6.6"),
+    "a lead": Namespace(what="q/a", number="background_directions_of_h_lead", cell="+3.0 ± 6.6"),
     # −8, 1.5: 12.706 · 6.72 / √2
     "seeds that both have": Namespace(what="q/d − q/b", number="lp1", cell="−3.2 ± 60.4"),
     "one pair": Namespace(what="q/c − q/b", number="lp1", cell="−8.0"),

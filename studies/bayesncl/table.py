@@ -1,6 +1,6 @@
 """BayesNCL less NCL wherever both were trained, and what the gate keeps."""
 
-from records import COLUMNS, cell, table, values
+from records import COLUMNS, by_seed, cell, table
 
 import pandas as pd
 
@@ -43,7 +43,7 @@ repeated = {"": "CIFAR-100, papers' recipe, mean of four trainings"}
 for heading in HEADINGS + list(SHUFFLED):
     formula, digits = (COLUMNS | SHUFFLED)[heading]
     trainings = TRAININGS[1:] if "shuffled" in heading else TRAININGS
-    of_seeds = pd.concat([values(what, formula) for what in trainings]).groupby("seed").mean()
+    of_seeds = by_seed(trainings, formula)
     repeated[heading] = cell(of_seeds, digits, True)
 repeated["n"] = len(of_seeds)
 before, after = with_control[:3], with_control[3:]

@@ -1,6 +1,6 @@
 """BayesNCL less NCL along the papers' 200 epochs, and where each method ends."""
 
-from records import COLUMNS, cell, table, values
+from records import COLUMNS, by_seed, cell, table
 
 import pandas as pd
 
@@ -38,7 +38,7 @@ repeated = {"": "BayesNCL − NCL, 20 epochs in all, mean of four trainings"}
 for heading in HEADINGS:
     formula, digits = COLUMNS[heading]
     trainings = TRAININGS[1:] if "shuffled" in heading else TRAININGS
-    of_seeds = pd.concat([values(what, formula) for what in trainings]).groupby("seed").mean()
+    of_seeds = by_seed(trainings, formula)
     repeated[heading] = cell(of_seeds, digits, True)
 repeated["n"] = len(of_seeds)
 

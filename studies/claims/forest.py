@@ -12,7 +12,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from records import ROOT, half_interval, pd, values  # noqa: E402
+from records import ROOT, by_seed, half_interval  # noqa: E402
 
 CLAIMS = "dictionaries/claims"
 LONG = "cifar100/cifar100-long"
@@ -40,7 +40,7 @@ ROWS = {
         ("LP@1 of z, CIFAR-100", "lp1_embedding", NCL_ON_CIFAR_100, None),
     ],
     "NCL − random directions": [
-        ("adj., CIFAR-10", "lead", "dictionaries/fair-cifar10-ncl", None),
+        ("adj., CIFAR-10", "directions_of_h_lead", "dictionaries/fair-cifar10-ncl", None),
     ],
     "BayesNCL − NCL": [
         ("Cons., CIFAR-10", "cons", BAYESNCL_ON_CIFAR_10, 2.68),
@@ -64,8 +64,7 @@ def draw(path: Path) -> None:
         for what, formula, runs, of_paper in rows:
             y = len(labels)
             repetitions = [runs] if isinstance(runs, str) else runs
-            of_repetitions = [values(what, formula) for what in repetitions]
-            found = pd.concat(of_repetitions).groupby(level=0).mean()
+            found = by_seed(repetitions, formula)
             half = half_interval(found)
             panel.errorbar(found.mean(), y, xerr=half, fmt="o", color="C0", capsize=3)
             if of_paper is not None:

@@ -12,14 +12,14 @@ COLUMNS = {
     "Cons.": ("cons", 1),
     "chance": ("shuffled_cons", 1),
     "adj.": ("adjusted", 1),
-    "adj. less random directions": ("lead", 1),
+    "adj. less random directions": ("directions_of_h_lead", 1),
     "less those of z": ("adjusted - rotated_adjusted", 1),
 }
 OF_BACKGROUNDS = {
     "Cons.": ("background_cons", 1),
     "chance": ("shuffled_background_cons", 1),
     "adj.": ("background_adjusted", 1),
-    "adj. less random directions": ("background_lead", 1),
+    "adj. less random directions": ("background_directions_of_h_lead", 1),
     "less those of z": ("background_adjusted - rotated_background_adjusted", 1),
 }
 

@@ -251,7 +251,7 @@ def measure(network, data):
     embedding = interpret.Embedding(z, y_test, features=h)
     for prefix, rule in ("", "nonzero"), ("top_", "top:0.01"):
         findings = interpret.interpret(embedding, rule)
-        for name in "cons", "adjusted", "lead", "ap", "live_dims", "act":
+        for name in "cons", "adjusted", "directions_of_h_lead", "ap", "live_dims", "act":
             found[prefix + name] = findings.numbers.get(name)
         found[f"{prefix}shuffled_cons"] = findings.controls["shuffled"]["cons"]
         found[f"{prefix}head_ap"] = findings.controls["directions_of_h"]["ap"]

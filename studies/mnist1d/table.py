@@ -33,14 +33,14 @@ MEASURES = {  # of NCL and BayesNCL a dimension is active where it is not 0
     "Cons.": "cons",
     "adj.": "adjusted",
     "Cons. less shuffled": "cons - shuffled_cons",
-    "adj. less random directions": "lead",
+    "adj. less random directions": "directions_of_h_lead",
     "AP": "ap",
 }
 ON_1 = {  # beside SimCLR, whose z is never 0, on its strongest 1 %
     "Cons.": "top_cons",
     "adj.": "top_adjusted",
     "Cons. less shuffled": "top_cons - top_shuffled_cons",
-    "adj. less random directions": "top_lead",
+    "adj. less random directions": "top_directions_of_h_lead",
     "AP": "top_ap",
 }
 
