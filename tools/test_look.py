@@ -520,6 +520,8 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         texts = page.eval_on_selector_all(".card .whole", "all => all.map(e => e.textContent)")
         more = "of random images’ neighbours"
         assert texts == [f"purer than {purer[k]:.0f} % {more}" for k in cards()]
+        shares = "[.949, Math.fround(.95), .9996, 1].map(rounded_down)"
+        assert page.evaluate(shares) == ["94 %", "95 %", "99 %", "100 %"]
         lefts = "all => all.map(mark => parseFloat(mark.style.left))"
         marks = page.eval_on_selector_all(".card u.images", lefts)
         assert marks == pytest.approx(100 * arrays["0images_in_z"][cards()], abs=0.06)
@@ -544,6 +546,16 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         page.keyboard.press("ArrowRight")
         text = page.inner_text("main")
         assert f"Dimension {second}" in text
+        assert f"It is purer than {purer[second]:.0f} % {more}." in text
+        titles = {
+            "directions_of": "random directions of",
+            "images_in": "neighbours of random images in",
+        }
+        for name in meta["runs"][0]["families"]:
+            own = [arrays[f"0{name}{end}"][second].item() for end in ("", "_low", "_high")]
+            mean, low, high = page.evaluate("shares => shares.map(x => percent(x))", own)
+            title = f"{titles[name[:-2]]} {name[-1]}"
+            assert f"{title} {mean} 5 to 95 %: {low} to {high}" in " ".join(text.split())
         assert EVIL_NAME in text
         page.keyboard.press("ArrowLeft")
         page.click(".pics a")
