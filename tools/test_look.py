@@ -487,6 +487,7 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
     table = np.genfromtxt(tmp_path / "dimensions.csv", delimiter=",", names=True)
     live = table[table["act"] > 0]
     better = live["images_in_z_better"] + 1e-6
+    near = live["images_in_z_better"].round(6)
     meta, arrays, _ = page_parts((tmp_path / "look.html").read_text(encoding="utf-8"))
     numbers = meta["runs"][0]["metrics"]
     last = records(run_of("ncl"))[-1]
@@ -527,6 +528,11 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         assert marks == pytest.approx(100 * arrays["0images_in_z"][cards()], abs=0.06)
         show("label=0&find=above>=95")
         assert len(cards()) == sum(better >= 0.95) == numbers["images_in_z_above"]
+        least = next(
+            x for x in np.arange(0.01, 1, 0.01).round(2) if x in near and np.float32(x) < x
+        )
+        show(f"label=0&find=above>={100 * least:.0f}")  # the page's float32 is a little less
+        assert len(cards()) == sum(better >= least)
         reason = "– too many neighbour lists are of one class alone"
         assert (reason in show("label=1")) == (numbers["background_images_in_z_possible"] == 0)
         for space, address in {"z": "label=0", "h": "label=0&space=h"}.items():
