@@ -34,6 +34,7 @@ from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 
 QUESTION = "dictionaries"
 RULE = "top:0.01"
+interpret.FAMILY, interpret.IN_CURVES = 3000, 30_000_000  # the mean of a family varies less
 METHODS = "simclr", "ncl", "bayesncl", "ncl-topk"
 FITTED = 5000  # training images at most that a dictionary is fitted on
 UNITS = 256  # K where there is no NCL
@@ -237,7 +238,7 @@ def climb(data: str, seed: int, root: str) -> None:
     if "ncl" in networks:
         u = interpret.unit(networks["ncl"].z)
         K = lists_of(u, UNITS, seed).K
-    settings = {"K": K, "active": ACTIVE.get(data, MANY_ACTIVE), "rule": RULE, "data": data}
+    settings = {"K": K, "active": min(ACTIVE.get(data, MANY_ACTIVE), K), "rule": RULE, "data": data}
     for method, network in networks.items():
         of_h = families_of_h(network)
         rungs = []
