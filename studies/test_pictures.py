@@ -142,16 +142,21 @@ def landscape(place, patch):
 
 def dictionaries(place, patch):
     draw = np.random.default_rng(0)
-    directions, chance, cons = draw.random((50, 30)), draw.random(30), draw.random(9)
-    label = SimpleNamespace(y=np.zeros(30), direction_curves=directions, chance=chance)
+    names = "directions_of_h", "directions_of_z", "images_in_h", "images_in_z"
+    families = {name: draw.random((50, 30)) for name in names}
+    chance, cons = draw.random(30), draw.random(9)
+    label = SimpleNamespace(y=np.zeros(30), families=families, chance=chance)
     n = np.array([4, 0, 30, 2, 9, 1, 7, 3, 8])
     columns = {"n": n, "cons": 2 * cons, "background_cons": cons}
     findings = SimpleNamespace(labels={"background_": label}, columns=columns)
     the.curves.draw_panel(new_panel(), findings, "background_", "title")
     x = range(1, 31)
-    drawn = [[key_of("band", "C3"), x, *100 * np.percentile(directions, [5, 95], axis=0)]]
-    drawn.append([key_of("random directions, middle 90 %", "C3", "-"), x, 100 * directions.mean(0)])
-    drawn.append([key_of("chance", "C8", "-"), x, 100 * chance])
+    drawn = [[key_of("chance", "C8", "-"), x, 100 * chance]]
+    titles = {"C3": "random directions", "C0": "neighbours of random images"}
+    for (colour, title), name in zip(titles.items(), names[1::2]):
+        own = 100 * families[name]
+        drawn.append([key_of("band", colour), x, *np.percentile(own, [5, 95], axis=0)])
+        drawn.append([key_of(f"{title}, middle 90 %", colour, "-"), x, own.mean(0)])
     return [[*drawn, [key_of("dimensions", "k"), n[n > 0], 100 * cons[n > 0]]]]
 
 
