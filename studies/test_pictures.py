@@ -8,6 +8,7 @@ import zlib
 from importlib import import_module
 from types import SimpleNamespace
 
+import records
 import sparsehead
 from conftest import run_program, write_files
 
@@ -81,7 +82,7 @@ def values(what, key):
     found = pandas.Series({seed: numbers[key] for seed, numbers in a.items()})
     for other in b:
         found = (found - pandas.Series({seed: own[key] for seed, own in other.items()})).dropna()
-    return found
+    return found.rename_axis("seed")
 
 
 def bars(key, x, points):
@@ -163,7 +164,7 @@ def dictionaries(place, patch):
 def claims(place, patch):
     rows = {"A − B": [("x", "lp1", "q/a − q/b", None), ("y", "cons", "q/aa", 1.5)]}
     patch.setattr(the.forest, "ROWS", rows | {"C": [("z", "cons", "q/a − q/bb", None)]})
-    patch.setattr(the.forest, "values", values)
+    patch.setattr(records, "values", values)
     the.forest.draw(place / "forest.png")
     drawn = [[key_of("", "grey", "-"), [0, 0], [0, 1]], [key_of("", "C1"), [1.5], [1]]]
     drawn.append([key_of("", "0.85", "-"), [0, 1], [1.5, 1.5]])
