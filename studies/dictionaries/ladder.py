@@ -11,6 +11,7 @@ the 1 % of the test images where it is largest, in rows of norm 1. It needs scik
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
@@ -205,18 +206,23 @@ def families_of_h(network: Network) -> dict[str, interpret.Label]:
 
 
 # --------------------------------------------------------------------------------------- the record
-def keep(run: str, seed: int, settings: dict, numbers: dict) -> None:
-    """Add a rung to the records, and print what it leads by."""
+@functools.cache
+def made_by() -> dict:
+    """What the records say of this program's run; of its start, as they change the files."""
     git = f'git -C "{ROOT}" describe --always --exclude=* --abbrev=10 --dirty=+'
     failed, commit = subprocess.getstatusoutput(git)
-    settings |= {
+    return {
         "command": " ".join(["ladder.py", *sys.argv[1:]]),
         "commit": None if failed else commit,
         "hardware": common.hardware("cpu"),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
-    record = {"run": run, "seed": seed, "settings": settings, "interpret": numbers}
+
+
+def keep(run: str, seed: int, settings: dict, numbers: dict) -> None:
+    """Add a rung to the records, and print what it leads by."""
+    record = {"run": run, "seed": seed, "settings": settings | made_by(), "interpret": numbers}
     with open(records.STUDIES / QUESTION / "records.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps(record, separators=(",", ":")) + "\n")
     told = [f"{name} {numbers[f'{name}_lead']:+.1f}" for name in interpret.FAMILIES]
