@@ -5,9 +5,9 @@
     python studies/report.py ncl --all      every number of every run of a question
 
 A page's tables are pandas frames in table.py of its folder, those of README.md and weights/ in
-studies/table.py. In the page a line <!-- NAME --> stands above the table that shows the frame NAME. A row is of one run, the
-mean over seeds ± their standard deviation, or of a difference A − B by seed, the mean ± half its
-95 % t-interval.
+studies/table.py. In the page a line <!-- NAME --> stands above the table that shows the frame NAME.
+A row is of one run, the mean over seeds ± their standard deviation, or of a difference A − B by
+seed, the mean ± half its 95 % t-interval.
 
 A decimal number in the text must stand in a table: of the page, or of a page that it links to.
 Sentences where one does not are printed.
