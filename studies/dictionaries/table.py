@@ -15,7 +15,6 @@ TRAINED_HERE = {  # data: its name in the records, what its numbers begin with
 }
 OF_OTHERS = {
     "EfficientNet: CIFAR-10": ("efficientnet-cifar10", ""),
-    "EfficientNet: CIFAR-100": ("efficientnet-cifar100", ""),
     "MiniLM: nouns": ("minilm-nouns", ""),
 }
 RUNGS = {  # a rung: its name in the records
