@@ -124,9 +124,10 @@ def seeded():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def quick_probes():
-    """The probe of a run in this process tries two penalties instead of six."""
+def quick_measures():
+    """In this process a probe tries two penalties instead of six, and a family has 200 orders."""
     common.fit_probe.__defaults__ = ((1.0, 1e-1),)
+    interpret.FAMILY = 200
 
 
 @pytest.fixture(scope="session")

@@ -1194,6 +1194,11 @@ def test_adjusted_consistency_is_above_exact_chance(n):
     assert found["adjusted"] == pytest.approx(100 * (cons - chance) / (1 - chance), abs=2)
 
 
+def test_a_dimension_on_one_image_is_at_chance():
+    y = torch.arange(60) % 3
+    assert common.of_dimensions(torch.eye(60), y)["adjusted"] == 0
+
+
 # ---- what the evaluation is to look at
 class Looker(nn.Module):
     """Images (N, 3, 4, 4) → h (N, 48), z (N, 6) with a tiny and a dead dimension, and one more."""

@@ -4,10 +4,10 @@
     python studies/report.py --check        change nothing; exit code 1 if something differs
     python studies/report.py ncl --all      every number of every run of a question
 
-A page's tables are pandas frames in table.py of its folder, README.md's in studies/table.py. In the
-page a line <!-- NAME --> stands above the table that shows the frame NAME. A row is of one run, the
-mean over seeds ± their standard deviation, or of a difference A − B by seed, the mean ± half its
-95 % t-interval.
+A page's tables are pandas frames in table.py of its folder, those of README.md and weights/ in
+studies/table.py. In the page a line <!-- NAME --> stands above the table that shows the frame NAME.
+A row is of one run, the mean over seeds ± their standard deviation, or of a difference A − B by
+seed, the mean ± half its 95 % t-interval.
 
 A decimal number in the text must stand in a table: of the page, or of a page that it links to.
 Sentences where one does not are printed.
@@ -30,8 +30,9 @@ DECIMAL = re.compile(r"(?<![\w.])([+−]?)0*(\d{0,3}\.\d+)")  # no arXiv number
 
 
 def pages() -> dict[str, Path]:
-    """README.md and the pages of checks/, studies/ and the questions, by their paths."""
-    found = [ROOT / "README.md", ROOT / "checks/README.md", STUDIES / "README.md"]
+    """README.md and the pages of checks/, weights/, studies/ and the questions, by their paths."""
+    found = [ROOT / name for name in ("README.md", "checks/README.md", "weights/README.md")]
+    found.append(STUDIES / "README.md")
     found += sorted(STUDIES.glob("*/README.md"))
     return {str(page.relative_to(ROOT)): page for page in found}
 
@@ -48,7 +49,7 @@ def filled(page: Path) -> str:
     names = [found[1] for found in TABLE.finditer(text)]
     if not names:
         return text
-    folder = STUDIES if page.parent == ROOT else page.parent
+    folder = STUDIES if page.parent in (ROOT, ROOT / "weights") else page.parent
     program = folder / "table.py"
     tables = runpy.run_path(str(program)) if program.exists() else {}
     for name in names:

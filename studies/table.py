@@ -1,16 +1,39 @@
-"""The race of README.md."""
+"""The race of README.md, and the table of ../weights."""
 
 from records import table
 
+LADDER = "dictionaries/ladder"
+ON_1 = {  # each dimension on the 1 % of the test images where it is largest
+    "adj.": ("adjusted", 1),
+    "best F1": ("best_f1", 1),
+    "classes": ("classes", 0),
+    "over directions of h": ("directions_of_h_lead", 1),
+    "over directions of z": ("directions_of_z_lead", 1),
+    "over images in h": ("images_in_h_lead", 1),
+    "over images in z": ("images_in_z_lead", 1),
+}
+OF_CIFAR_100 = f"{LADDER}-cifar100-200"
+
 race = table(
     {
-        "built-in objects: `python ncl.py`": "dictionaries/fair-shapes-ncl",
-        "CIFAR-10: `python ncl.py --dataset cifar10 --preset default --arch resnet8 --epochs 20"
-        " --limit 10000`": "dictionaries/fair-cifar10-ncl",
-        "CIFAR-100: `python ncl.py --dataset cifar100 --arch resnet8 --epochs 20 --warmup 1`": (
-            "dictionaries/fair-cifar100-ncl"
-        ),
+        "built-in objects: axes of SimCLR's z": f"{LADDER}-shapes-simclr",
+        "k-means of SimCLR's z": f"{LADDER}-shapes-k-means-of-z",
+        "`python ncl.py`": f"{LADDER}-shapes-ncl",
+        "CIFAR-100, 200 epochs: axes of SimCLR's z": f"{OF_CIFAR_100}-simclr",
+        "k-means of SimCLR's z ": f"{OF_CIFAR_100}-k-means-of-z",
+        "NCL": f"{OF_CIFAR_100}-ncl",
+        "BayesNCL": f"{OF_CIFAR_100}-bayesncl",
     },
-    ["LP@1 of z", "adj. less random directions", "AP less random directions"],
-    {"AP less random directions": ("ap - head_ap", 1)},
+    ["adj.", "best F1", "classes", "over images in z"],
+    ON_1,
+)
+weights = table(
+    {
+        "SimCLR": f"{OF_CIFAR_100}-simclr",
+        "k-means of SimCLR's z": f"{OF_CIFAR_100}-k-means-of-z",
+        "NCL": f"{OF_CIFAR_100}-ncl",
+        "BayesNCL": f"{OF_CIFAR_100}-bayesncl",
+    },
+    list(ON_1),
+    ON_1,
 )

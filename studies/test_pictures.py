@@ -8,6 +8,7 @@ import zlib
 from importlib import import_module
 from types import SimpleNamespace
 
+import records
 import sparsehead
 from conftest import run_program, write_files
 
@@ -81,7 +82,7 @@ def values(what, key):
     found = pandas.Series({seed: numbers[key] for seed, numbers in a.items()})
     for other in b:
         found = (found - pandas.Series({seed: own[key] for seed, own in other.items()})).dropna()
-    return found
+    return found.rename_axis("seed")
 
 
 def bars(key, x, points):
@@ -142,23 +143,28 @@ def landscape(place, patch):
 
 def dictionaries(place, patch):
     draw = np.random.default_rng(0)
-    directions, chance, cons = draw.random((50, 30)), draw.random(30), draw.random(9)
-    label = SimpleNamespace(y=np.zeros(30), direction_curves=directions, chance=chance)
+    names = "directions_of_h", "directions_of_z", "images_in_h", "images_in_z"
+    families = {name: draw.random((50, 30)) for name in names}
+    chance, cons = draw.random(30), draw.random(9)
+    label = SimpleNamespace(y=np.zeros(30), families=families, chance=chance)
     n = np.array([4, 0, 30, 2, 9, 1, 7, 3, 8])
     columns = {"n": n, "cons": 2 * cons, "background_cons": cons}
     findings = SimpleNamespace(labels={"background_": label}, columns=columns)
     the.curves.draw_panel(new_panel(), findings, "background_", "title")
     x = range(1, 31)
-    drawn = [[key_of("band", "C3"), x, *100 * np.percentile(directions, [5, 95], axis=0)]]
-    drawn.append([key_of("random directions, middle 90 %", "C3", "-"), x, 100 * directions.mean(0)])
-    drawn.append([key_of("chance", "C8", "-"), x, 100 * chance])
+    drawn = [[key_of("chance", "C8", "-"), x, 100 * chance]]
+    titles = {"C3": "random directions", "C0": "neighbours of random images"}
+    for (colour, title), name in zip(titles.items(), names[1::2]):
+        own = 100 * families[name]
+        drawn.append([key_of("band", colour), x, *np.percentile(own, [5, 95], axis=0)])
+        drawn.append([key_of(f"{title}, middle 90 %", colour, "-"), x, own.mean(0)])
     return [[*drawn, [key_of("dimensions", "k"), n[n > 0], 100 * cons[n > 0]]]]
 
 
 def claims(place, patch):
     rows = {"A − B": [("x", "lp1", "q/a − q/b", None), ("y", "cons", "q/aa", 1.5)]}
     patch.setattr(the.forest, "ROWS", rows | {"C": [("z", "cons", "q/a − q/bb", None)]})
-    patch.setattr(the.forest, "values", values)
+    patch.setattr(records, "values", values)
     the.forest.draw(place / "forest.png")
     drawn = [[key_of("", "grey", "-"), [0, 0], [0, 1]], [key_of("", "C1"), [1.5], [1]]]
     drawn.append([key_of("", "0.85", "-"), [0, 1], [1.5, 1.5]])

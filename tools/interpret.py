@@ -32,7 +32,7 @@ are alike. What a dimension must beat are orders of the images that anybody has 
     directions   the images in the order of a random direction: those first where it is largest
     images       the neighbours of a random image, the nearest first, without the image itself
 each of the features h, which z is made of, and of z itself. (Rows are centred, then of norm 1.)
-Each of these four families has 200 to 500 orders; Cons. of the first n images of an order is a
+Each of these four families has 200 to 1,000 orders; Cons. of the first n images of an order is a
 curve over n. A dimension is compared with the curves at its own number of images, so a rare one is
 compared with equally rare ones. Its lead over a family is its adj. minus the family's mean.
     If it leads directions of h, training z has found something. If it leads directions of z, its
@@ -95,7 +95,8 @@ TOP = 0.01  # of the images: where each half of a dense embedding's dimension is
 RARE = 0.001  # of the images: a dimension active on fewer is rare
 EXACT = 100  # images: chance of so many and fewer is exact
 ORDERS = 2000  # random orders, whose mean is chance of more images; fewer where N > 50,000
-FAMILY = 500  # orders of a family whose Cons. is compared; fewer where N > 10,000
+FAMILY = 1000  # orders of a family whose Cons. is compared, 200 at least and fewer where N > 10,000
+IN_CURVES = 10_000_000  # numbers in its curves, about
 USUAL = 0.95  # a dimension stands out that is more consistent than this share of a family
 DRAWS = 5  # of each control
 LARGE = 2048  # of more live dimensions a sample is controlled, once
@@ -471,7 +472,7 @@ class Family:
 
     def curves(self, ys: list[np.ndarray]) -> list[np.ndarray]:
         """Cons. of the first 1, 2, ..., N images of each order: for each y (N,), (orders, N)."""
-        many = max(200, min(FAMILY, 5_000_000 // self.N))
+        many = max(200, min(FAMILY, IN_CURVES // self.N))
         if self.of_images:
             many = min(many, self.N)
         ys = [as_small_integers(y) for y in ys]

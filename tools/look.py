@@ -400,21 +400,19 @@ def arrays_of_dimensions(
 
 
 def compared_with(label: interpret.Label, n: np.ndarray) -> dict[str, np.ndarray]:
-    """Cons. of n images (m,) by chance and where a random direction is largest, (m,) each.
+    """Cons. of n images (m,) by chance, and of the first n of each family's orders, (m,) each.
 
-    chance, directions                 the means
-    high                               what 5 % of random images exceed
-    directions_low, directions_high    what 5 % of the directions fall below, and what 5 % exceed
+    chance, <family>              the means
+    high                          what 5 % of random images exceed
+    <family>_low, <family>_high   what 5 % of the orders fall below, and what 5 % exceed
     """
-    curves = label.direction_curves[:, n - 1]
-    low, high = np.quantile(curves, [1 - interpret.USUAL, interpret.USUAL], axis=0)
-    return {
-        "chance": label.chance[n - 1],
-        "high": label.high[n - 1],
-        "directions": curves.mean(0, dtype=np.float64),
-        "directions_low": low,
-        "directions_high": high,
-    }
+    found = {"chance": label.chance[n - 1], "high": label.high[n - 1]}
+    for name, curves in label.families.items():
+        at_n = curves[:, n - 1]  # (orders, m)
+        low, high = np.quantile(at_n, [1 - interpret.USUAL, interpret.USUAL], axis=0)
+        found[name] = at_n.mean(0, dtype=np.float64)
+        found |= {f"{name}_low": low, f"{name}_high": high}
+    return found
 
 
 def arrays_of_images(
@@ -543,7 +541,6 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
     near = "z"
     if isinstance(e.z, interpret.Entries):
         near = e.judge_name
-    directions = "directions_of_z" if e.features is None else "directions_of_h"
     facts = {
         "name": e.title,
         "dataset": config.get("dataset", ""),
@@ -553,8 +550,8 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
         "top": min(TOP, len(kept)),
         "partners": min(PARTNERS, len(kept)),
         "metrics": finite(record | findings.numbers),
-        "control": finite(findings.controls[directions]),
-        "control_name": directions.replace("_", " "),
+        "control": finite(findings.controls["images_in_z"]),
+        "families": [name for name in interpret.FAMILIES if name in findings.controls],
         "about": interpret.describe(e, findings),
         "words": words,
         "near": near,

@@ -285,7 +285,6 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(interpret, "CELLS", cells)
     monkeypatch.setattr(interpret, "RARE", 0.03)  # on two images or fewer
-    monkeypatch.setattr(interpret, "FAMILY", 200)
     case = MEASURED[name]
     beside = {"background": IN_WORDS[PLACE_OF], "h": H_OF_Z}
     arrays = case.layout(z=case.z) | {key: beside[key] for key in case.known.split()}

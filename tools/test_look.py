@@ -34,6 +34,7 @@ from test_interpret import (
     SIGNED_Z,
     as_csr,
     naive_activity,
+    naive_projections,
     sparse_z,
 )
 
@@ -100,12 +101,35 @@ def dimensions_of_page(active, values, chosen):
     return found
 
 
-def compared_on_page(label, n):
-    """What a dimension that is active on n images is compared with."""
-    own = label.direction_curves[:, n - 1]
-    found = {"chance": label.chance[n - 1], "high": label.high[n - 1], "directions": own.mean(0)}
-    found["directions_low"], found["directions_high"] = np.percentile(own, [5, 95], axis=0)
+def orders_of_page(e):
+    """The orders (orders, N) of the images that dimensions are compared with, by family."""
+    N, spaces = e.N, {"z": dense(e.z).astype(float)}
+    if e.features is not None:
+        spaces["h"] = e.features.astype(float)
+    found = {}
+    for space, vectors in spaces.items():
+        for name, of_images in (f"directions_of_{space}", False), (f"images_in_{space}", True):
+            along = naive_projections(vectors, N if of_images else interpret.FAMILY, 0, of_images)
+            found[name] = np.argsort(-along, 0).T
     return found
+
+
+def compared_on_page(label, orders, n):
+    """What a dimension that is active on n images (m,) is compared with."""
+    found = {"chance": label.chance[n - 1], "high": label.high[n - 1]}
+    for name, of_family in orders.items():
+        is_class = label.y[of_family][..., None] == np.arange(len(label.classes))
+        own = is_class.cumsum(1)[:, n - 1].max(2) / n
+        found[name] = own.mean(0)
+        found[f"{name}_low"], found[f"{name}_high"] = np.percentile(own, [5, 95], axis=0)
+    return found
+
+
+def dense(z):
+    """An embedding as an array."""
+    if isinstance(z, interpret.Entries):
+        return scipy_sparse.coo_array((z.values, (z.images, z.dims)), z.shape).toarray()
+    return z
 
 
 def images_of_page(values, chosen, features, near):
@@ -128,11 +152,8 @@ def images_of_page(values, chosen, features, near):
 
 def source_on_page(e, findings, rule, arrays, r):
     """The arrays of source r, the names of its dimensions, and how many it has in all."""
-    z = features = e.z
-    if isinstance(z, interpret.Entries):
-        z = scipy_sparse.coo_array((z.values, (z.images, z.dims)), z.shape).toarray()
-        features = e.judge
-    _, active, values = naive_activity(z.astype(float), rule)
+    features = e.judge if isinstance(e.z, interpret.Entries) else e.z
+    _, active, values = naive_activity(dense(e.z).astype(float), rule)
     columns = findings.columns
     interest = [columns[f"{prefix}f1"] for prefix in findings.labels]
     interest = np.max(interest or [np.nan_to_num(columns.get("mono", columns["mean"]), nan=-9)], 0)
@@ -144,12 +165,14 @@ def source_on_page(e, findings, rule, arrays, r):
     found |= images_of_page(values[:, kept], chosen, features, near)
     found["actives"] = active[chosen].sum(1)
     n = active[:, kept].sum(0).clip(1)
+    orders = orders_of_page(e)
     for prefix, label in findings.labels.items():
         classes = np.arange(len(label.classes))
+        counts = arrays["counts"].astype(int)
         found[f"{prefix}count"] = active[:, kept].T.astype(int) @ (label.y[:, None] == classes)
-        for name, values in compared_on_page(label, n).items():
+        for name, values in compared_on_page(label, orders, n).items():
             found[prefix + name] = values
-        for name, values in compared_on_page(label, arrays["counts"].astype(int)).items():
+        for name, values in compared_on_page(label, orders, counts).items():
             found[f"{prefix}{name}_curve"] = values
     names = [str(k) for k in kept]
     if active.shape[1] > e.K:
@@ -231,13 +254,13 @@ PAGES_LOOKED_AT = {
 
 def facts_on_page(e, findings, names, K, case):
     """What a page says of a run or file."""
-    of_h = e.features is not None
-    directions = "directions_of_h" if of_h else "directions_of_z"
     fact = dict(name=e.title, K=K, halves=K > e.K, dims=names, is_run=False, dataset="")
     fact |= dict(top=min(look.TOP, len(names)), partners=min(look.PARTNERS, len(names)))
     fact |= dict(about=interpret.describe(e, findings), words=None)
     fact |= dict.fromkeys(("command", "commit", "date"), "not noted")
-    fact["control_name"] = directions.replace("_", " ")
+    spaces = "z" if e.features is None else "hz"
+    kinds = "directions_of", "images_in"
+    fact["families"] = [f"{kind}_{space}" for kind in kinds for space in spaces]
     fact["near"] = e.judge_name if isinstance(e.z, interpret.Entries) else "z"
     numbers = findings.numbers
     if case.sources == "run":
@@ -250,7 +273,7 @@ def facts_on_page(e, findings, names, K, case):
             numbers["lp1"] = last["lp1"]
             fact["words"] = [[[f"w{k}", int(k)]] if int(k) < 200 else [] for k in names]
     defined = {key: value for key, value in numbers.items() if value is not None}
-    control = findings.controls[directions]
+    control = findings.controls["images_in_z"]
     control = {key: value for key, value in control.items() if value is not None}
     return fact | dict(metrics=defined, control=control)
 
@@ -261,6 +284,7 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for limit, value in PAGE_LIMITS.items():
         monkeypatch.setattr(look, limit, value)
+    monkeypatch.setattr(interpret, "FAMILY", 200)
     if case.sources == "run":
         shutil.copytree(run_of("ncl"), "run")
     write_files(tmp_path, case.files)
@@ -462,6 +486,10 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
     run_program("look.py", run_of("ncl"), *flags)
     table = np.genfromtxt(tmp_path / "dimensions.csv", delimiter=",", names=True)
     live = table[table["act"] > 0]
+    better = live["images_in_z_better"] + 1e-6
+    near = live["images_in_z_better"].round(6)
+    meta, arrays, _ = page_parts((tmp_path / "look.html").read_text(encoding="utf-8"))
+    numbers = meta["runs"][0]["metrics"]
     last = records(run_of("ncl"))[-1]
     heard = []
     with driver() as start:
@@ -482,15 +510,58 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         text = show("label=0")
         for key in "cons", "lp1":  # chance, and with it adj., is estimated otherwise
             assert f"{round(last[key], 1):.1f} %" in text
-        for key, sign in {"cons": -1, "f1": -1, "act": -1, "entropy": 1}.items():
+        assert f"{numbers['images_in_z_above']} of {numbers['images_in_z_possible']} that" in text
+        columns = {key: live[key] for key in ("cons", "f1", "act")}
+        columns |= {"above": better, "entropy": -live["entropy"]}
+        for key, column in columns.items():
             page.select_option("#sort", key)
-            value = dict(zip(live["dimension"], sign * live[key]))
+            value = dict(zip(live["dimension"], -column))
             assert [value[k] for k in cards()] == sorted(value.values())
+        purer = dict(zip(live["dimension"], np.floor(100 * better)))
+        texts = page.eval_on_selector_all(".card .whole", "all => all.map(e => e.textContent)")
+        more = "of random images’ neighbours"
+        assert texts == [f"purer than {purer[k]:.0f} % {more}" for k in cards()]
+        shares = "[.949, Math.fround(.95), .9996, 1].map(rounded_down)"
+        assert page.evaluate(shares) == ["94 %", "95 %", "99 %", "100 %"]
+        lefts = "all => all.map(mark => parseFloat(mark.style.left))"
+        marks = page.eval_on_selector_all(".card u.images", lefts)
+        assert marks == pytest.approx(100 * arrays["0images_in_z"][cards()], abs=0.06)
+        show("label=0&find=above>=95")
+        assert len(cards()) == sum(better >= 0.95) == numbers["images_in_z_above"]
+        least = next(
+            x for x in np.arange(0.01, 1, 0.01).round(2) if x in near and np.float32(x) < x
+        )
+        show(f"label=0&find=above>={100 * least:.0f}")  # the page's float32 is a little less
+        assert len(cards()) == sum(better >= least)
+        reason = "– too many neighbour lists are of one class alone"
+        assert (reason in show("label=1")) == (numbers["background_images_in_z_possible"] == 0)
+        for space, address in {"z": "label=0", "h": "label=0&space=h"}.items():
+            legend = f"nearest to a random one in {space}: mean"
+            assert legend in show(address)
+            for name, colour in {"directions_of": "--red", "images_in": "--grey"}.items():
+                curve = page.locator(f".curve.{name}_{space}")
+                assert colour in curve.get_attribute("style")
+                points = curve.get_attribute("points").split()
+                y = np.array([float(point.split(",")[1]) for point in points])
+                share = arrays[f"0{name}_{space}_curve"]  # 1 of one image
+                expected = y[0] + (y[-1] - y[0]) * np.log(share) / np.log(share[-1])
+                assert y == pytest.approx(expected, abs=0.2)
+        show("label=0")
         first, second = cards()[:2]
         page.click(".card")
         page.keyboard.press("ArrowRight")
         text = page.inner_text("main")
         assert f"Dimension {second}" in text
+        assert f"It is purer than {purer[second]:.0f} % {more}." in text
+        titles = {
+            "directions_of": "random directions of",
+            "images_in": "neighbours of random images in",
+        }
+        for name in meta["runs"][0]["families"]:
+            own = [arrays[f"0{name}{end}"][second].item() for end in ("", "_low", "_high")]
+            mean, low, high = page.evaluate("shares => shares.map(x => percent(x))", own)
+            title = f"{titles[name[:-2]]} {name[-1]}"
+            assert f"{title} {mean} 5 to 95 %: {low} to {high}" in " ".join(text.split())
         assert EVIL_NAME in text
         page.keyboard.press("ArrowLeft")
         page.click(".pics a")

@@ -130,6 +130,18 @@ def say_two(heading: str, second: str, trainings: dict[str, str], data: str) -> 
     return f"{heading}, {data}: {first}; {with_n(second, of_second, digits)}"
 
 
+def on_ladder(heading: str, data: str, name: str) -> str:
+    """What NCL's dimensions lead by on their strongest 1 %."""
+    ncl = f"dictionaries/ladder-{data}-ncl"
+    what, formula = {
+        "over directions of z": (ncl, "directions_of_z_lead"),
+        "over images in z": (ncl, "images_in_z_lead"),
+        "adj. less k-means'": (f"{ncl} − dictionaries/ladder-{data}-k-means-of-z", "adjusted"),
+    }[heading]
+    prefix = "" if "less" in heading else "adj. "
+    return with_n(f"{prefix}{heading}, {name}", values(what, formula), 1)
+
+
 def say_means(heading: str, trainings: list[str], name: str) -> str:
     formula, digits = NUMBERS[heading]
     return with_n(f"{heading}, {name}", by_seed(trainings, formula), digits)
@@ -275,6 +287,16 @@ OF_NCL = [
      "not in the paper", "none", say("adj. less random directions'", NCL, "CIFAR-10"), "supported"),
     ("the same at the papers' length", "dictionaries", "not in the paper",
      "none", say("adj. less random directions'", NCL, "200 epochs"), "open: one seed"),
+    ("its axes are better than other directions of its z, on 1 %", "dictionaries",
+     "not in the paper", "none", on_ladder("over directions of z", "mnist1d", "MNIST-1D"), "V1"),
+    ("dimensions are purer than the neighbours of random images in z, on 1 %", "dictionaries",
+     "not in the paper", "none", on_ladder("over images in z", "mnist1d", "MNIST-1D"), "V2"),
+    ("the same on built-in objects", "dictionaries", "not in the paper",
+     "none", on_ladder("over images in z", "shapes", "built-in"), "V3"),
+    ("the same at the papers' length", "dictionaries", "not in the paper",
+     "none", on_ladder("over images in z", "cifar100-200", "200 epochs"), "open: one seed"),
+    ("dimensions are purer than k-means of SimCLR's z, on 1 %", "dictionaries",
+     "not in the paper", "none", on_ladder("adj. less k-means'", "shapes", "built-in"), "V4"),
     ("a class's best dimension predicts it better", "ncl", "not in the paper",
      "none", say("best F1 on 1 %", NCL_SIMCLR, "CIFAR-100"), "in part: on CIFAR-100"),
     ("under a tenth of the dimensions are active on an image", "ncl", "Fig. 1, 3b",

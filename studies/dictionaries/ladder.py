@@ -3,7 +3,7 @@
     python studies/dictionaries/ladder.py shapes --seeds 1 2 3 4 5     and so for each of DATA
     python studies/report.py                                           then fill the tables
 
-It measures what is finished in runs/ (studies/run.py makes it: dictionaries --rows "ladder-*";
+It measures what is finished in runs/ (studies/run.py makes it: dictionaries --rows "trained-*";
 ../mnist1d/signals.py keep; others.py) and not yet on record. A rung is a way to dimensions: the
 axes of an embedding, or a dictionary that anybody can fit to a network's features h or embedding z.
 All have as many dimensions, K: as NCL of the same seed has live ones. Each dimension is a list of
@@ -11,6 +11,7 @@ the 1 % of the test images where it is largest, in rows of norm 1. It needs scik
 """
 
 import argparse
+import functools
 import json
 import subprocess
 import sys
@@ -34,13 +35,14 @@ from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 
 QUESTION = "dictionaries"
 RULE = "top:0.01"
+interpret.FAMILY, interpret.IN_CURVES = 3000, 30_000_000  # the mean of a family varies less
 METHODS = "simclr", "ncl", "bayesncl", "ncl-topk"
 FITTED = 5000  # training images at most that a dictionary is fitted on
 UNITS = 256  # K where there is no NCL
 DATA = {  # where the embeddings of a method and seed are
-    "shapes": "runs/ladder-shapes-{method}-seed{seed}",
-    "cifar10": "runs/ladder-cifar10-{method}-seed{seed}",
-    "cifar100": "runs/ladder-cifar100-{method}-seed{seed}",
+    "shapes": "runs/trained-shapes-{method}-seed{seed}",
+    "cifar10": "runs/trained-cifar10-{method}-seed{seed}",
+    "cifar100": "runs/trained-cifar100-{method}-seed{seed}",
     "cifar100-200": "weights/cifar100-{method}",
     "mnist1d": "runs/mnist1d-{method}-seed{seed}.npz",
     "efficientnet-cifar10": "runs/efficientnet-cifar10.npz",
@@ -204,18 +206,23 @@ def families_of_h(network: Network) -> dict[str, interpret.Label]:
 
 
 # --------------------------------------------------------------------------------------- the record
-def keep(run: str, seed: int, settings: dict, numbers: dict) -> None:
-    """Add a rung to the records, and print what it leads by."""
+@functools.cache
+def made_by() -> dict:
+    """What the records say of this program's run; of its start, as they change the files."""
     git = f'git -C "{ROOT}" describe --always --exclude=* --abbrev=10 --dirty=+'
     failed, commit = subprocess.getstatusoutput(git)
-    settings |= {
+    return {
         "command": " ".join(["ladder.py", *sys.argv[1:]]),
         "commit": None if failed else commit,
         "hardware": common.hardware("cpu"),
         "torch": torch.__version__,
         "date": time.strftime("%Y-%m-%d"),
     }
-    record = {"run": run, "seed": seed, "settings": settings, "interpret": numbers}
+
+
+def keep(run: str, seed: int, settings: dict, numbers: dict) -> None:
+    """Add a rung to the records, and print what it leads by."""
+    record = {"run": run, "seed": seed, "settings": settings | made_by(), "interpret": numbers}
     with open(records.STUDIES / QUESTION / "records.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps(record, separators=(",", ":")) + "\n")
     told = [f"{name} {numbers[f'{name}_lead']:+.1f}" for name in interpret.FAMILIES]
@@ -237,7 +244,7 @@ def climb(data: str, seed: int, root: str) -> None:
     if "ncl" in networks:
         u = interpret.unit(networks["ncl"].z)
         K = lists_of(u, UNITS, seed).K
-    settings = {"K": K, "active": ACTIVE.get(data, MANY_ACTIVE), "rule": RULE, "data": data}
+    settings = {"K": K, "active": min(ACTIVE.get(data, MANY_ACTIVE), K), "rule": RULE, "data": data}
     for method, network in networks.items():
         of_h = families_of_h(network)
         rungs = []
