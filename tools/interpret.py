@@ -868,7 +868,7 @@ def label_numbers(a: Activations, label: Label, columns: dict) -> dict[str, floa
 
     adjusted, <family>_lead: of dimensions that are not rare. <family>_above: how many live
     dimensions are more consistent than 95 % of the family; <family>_possible: how many can be,
-    because less than 5 % of the family are of one class alone on as many images. best_f1: mean of
+    because less than 5 % of the family are as consistent as so many images can be. best_f1: mean of
     best_dimensions over classes. classes: how many are the commonest of some dimension.
     """
     numbers = {name: mean_of_defined(100 * columns[name]) for name in ("cons", "f1", "ap")}
@@ -877,7 +877,8 @@ def label_numbers(a: Activations, label: Label, columns: dict) -> dict[str, floa
     for name, curves in label.families.items():
         numbers[f"{name}_lead"] = mean_of_defined(100 * columns[f"{name}_lead"][often])
         numbers[f"{name}_above"] = int((columns[f"{name}_better"] >= USUAL).sum())
-        can_be_above = (curves < 1).mean(0) >= USUAL  # (N,), on 1, 2, ..., N images
+        at_most = label.sizes.max() / np.arange(1, a.N + 1)  # Cons. of 1, 2, ..., N images
+        can_be_above = (curves < at_most.clip(max=1).astype(np.float32)).mean(0) >= USUAL  # (N,)
         numbers[f"{name}_possible"] = int(can_be_above[a.n[a.n > 0] - 1].sum())
     numbers["entropy"] = mean_of_defined(columns["entropy"])
     numbers["best_f1"] = mean_of_defined(100 * best_dimensions(a, label.y))
@@ -1034,9 +1035,7 @@ def describe_above(numbers: dict, prefix: str) -> str:
     live = numbers["live_dims"]
     usual = f"{100 * USUAL:g} %"
     if not possible:
-        return (
-            f"none can be purer than {usual} of\n  these, because too many are of one class alone"
-        )
+        return f"none can be purer than {usual} of\n  these, because too many are as pure as can be"
     of_all = f"{live} live dimensions"
     if possible < live:
         of_all += f" ({possible} can be)"

@@ -70,7 +70,7 @@ def naive_dimension(on, strength, y, orders):
         counts = np.max([(y[of_family[:, :n]] == c).sum(1) for c in range(len(sizes))], 0)
         own[f"{name}_lead"] = (cons - counts.mean() / n) / room
         own[f"{name}_better"] = np.mean(counts < hits.max())
-        own[f"{name}_pure"] = np.mean(counts == n)
+        own[f"{name}_pure"] = np.mean(counts == min(n, sizes.max()))
         own[f"{name}_cons"] = counts.mean() / n
         own[f"{name}_adjusted"] = (counts.mean() / n - chance) / room
     return own

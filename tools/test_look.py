@@ -533,7 +533,7 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         )
         show(f"label=0&find=above>={100 * least:.0f}")  # the page's float32 is a little less
         assert len(cards()) == sum(better >= least)
-        reason = "– too many neighbour lists are of one class alone"
+        reason = "– too many neighbour lists are as pure as can be"
         assert (reason in show("label=1")) == (numbers["background_images_in_z_possible"] == 0)
         for space, address in {"z": "label=0", "h": "label=0&space=h"}.items():
             legend = f"nearest to a random one in {space}: mean"
