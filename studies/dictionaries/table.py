@@ -14,8 +14,8 @@ TRAINED_HERE = {  # data: its name in the records, what its numbers begin with
     "CIFAR-100, 200 epochs": ("cifar100-200", ""),
 }
 OF_OTHERS = {
-    "EfficientNet: CIFAR-10": ("efficientnet-cifar10", ""),
-    "MiniLM: nouns": ("minilm-nouns", ""),
+    "EfficientNet on CIFAR-10": ("efficientnet-cifar10", ""),
+    "MiniLM on nouns": ("minilm-nouns", ""),
 }
 RUNGS = {  # a rung: its name in the records
     "SimCLR's axes": "simclr",
