@@ -438,7 +438,7 @@ class Vectors:
         for j, image in enumerate(images.tolist()):
             entries = slice(self.start[image], self.start[image + 1])
             basis[self.dims[entries], j] += self.values[entries]
-        return basis / self.norms[images]
+        return basis.div_(self.norms[images])  # in place: it may be large
 
 
 class Family:
