@@ -94,7 +94,7 @@ DENSE = 0.5  # an array with a larger share of active entries is dense
 TOP = 0.01  # of the images: where each half of a dense embedding's dimension is active
 RARE = 0.001  # of the images: a dimension active on fewer is rare
 EXACT = 100  # images: chance of so many and fewer is exact
-ORDERS = 2000  # random orders, whose mean is chance of more images; fewer where N > 50,000
+ORDERS = 2000  # random orders, whose mean is chance of more images; fewer where N > 25,000
 FAMILY = 1000  # orders of a family whose Cons. is compared, 200 at least and fewer where N > 10,000
 IN_CURVES = 10_000_000  # numbers in its curves, about
 USUAL = 0.95  # a dimension stands out that is more consistent than this share of a family
@@ -372,7 +372,7 @@ def chance_curve(sizes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     random = np.random.default_rng(0)
     total = np.zeros(len(y))
     first_curves = []
-    orders = max(200, min(ORDERS, 100_000_000 // len(y)))
+    orders = max(200, min(ORDERS, 50_000_000 // len(y)))
     for i in progress(range(orders), "chance, random orders"):
         curve = running_consistency(y, random.permutation(len(y)))
         total += curve
