@@ -1175,15 +1175,15 @@ def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
 def of_random_directions(h: Tensor, z: Tensor, y: Tensor) -> dict[str, float]:
     """`of_dimensions` of random directions of h (N, d) in the place of the dimensions of z (N, K).
 
-    Each is active on as many images as its dimension: those where it is largest. What z's
-    dimensions have beyond it is due to z; without it nobody could tell h's merit from theirs.
+    Each is active on as many images as its dimension: those where it is largest. A baseline: the
+    dimensions of z are worth training only if they exceed it.
     """
     n = (F.normalize(z).abs() > ACTIVE).sum(0)  # (K,)
     draw = torch.Generator().manual_seed(0)
     directions = torch.randn(h.shape[1], len(n), generator=draw).to(h.device)  # (d, K)
     scores = F.normalize(h - h.mean(0)) @ directions  # (N, K)
     descending = scores.sort(0, descending=True).values
-    least = descending.gather(0, (n - 1).clamp(min=0)[None])  # (1, K), on a dimension's images
+    least = descending.gather(0, (n - 1).clamp(min=0)[None])  # (1, K): the n-th largest score
     active = (scores >= least) & (n > 0)
     return of_dimensions(active, y)
 
@@ -1239,7 +1239,9 @@ def print_table(metrics: dict, data: Data) -> None:
     print(" " * 10, *(f"{name:>7}" for name, _ in COLUMNS.values()))
     for label in data.classes or ["no labels"]:
         prefix = "" if label == "y" else f"{label}_"
-        rows = {"class" if label == "y" else label: "", "random": "random_"}
+        rows = {"class" if label == "y" else label: ""}
+        if label in data.classes:
+            rows["random"] = "random_"
         for title, of_random in rows.items():
             cells = []
             for key, (_, digits) in COLUMNS.items():
