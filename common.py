@@ -22,16 +22,19 @@ import argparse
 import contextlib
 import ctypes
 import functools
+import importlib
 import io
 import json
 import math
 import os
 import platform
+import secrets
 import shlex
 import subprocess
 import sys
 import time
 import zipfile
+import zlib
 from datetime import datetime
 from pathlib import Path
 
@@ -69,17 +72,22 @@ def need(condition, text: str) -> None:
 
 # ------------------------------------------------------------------------------------------- flags
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-RANK = int(os.environ.get("RANK", 0))  # this process's number, by torchrun
-WORLD = int(os.environ.get("WORLD_SIZE", 1))  # how many train together
+# What torchrun sets. One or two of them alone are some cluster's, and mean nothing here.
+OF_TORCHRUN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
+LAUNCHED = all(os.environ.get(name) for name in OF_TORCHRUN)
+RANK = int(os.environ["RANK"]) if LAUNCHED else 0  # this process's number
+WORLD = int(os.environ["WORLD_SIZE"]) if LAUNCHED else 1  # how many train together
 
 
-def number(kind, least, most=math.inf):
-    """An argparse type: an int or a float from `least` to `most`."""
+def number(kind, least, most=None):
+    """An argparse type: an int or a float from `least` to `most`, which is finite."""
+    if most is None:
+        most = 2**31 - 1 if kind is int else sys.float_info.max
 
     def parse(text):
         value = kind(text)
-        if not least <= value <= most or value == math.inf:
-            raise argparse.ArgumentTypeError(f"{text} is not between {least} and {most}")
+        if not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"{text} is not between {least} and {most:.10g}")
         return value
 
     parse.__name__ = kind.__name__  # for "invalid int value"
@@ -128,9 +136,11 @@ class Parser(argparse.ArgumentParser):
         self.method = Path(file).stem
         self.presets = presets
         self.defaults = dict(device=DEVICE, out=None, resume=None)
+        self.of_a_start = dict(quiet=False, tensorboard=False)  # they may differ when it goes on
         self.add_argument("--device", help="cuda, cuda:1, cpu")
         self.add_argument("--out", help="run folder (default: a new one under runs/)")
         self.add_argument("--resume", metavar="RUN", help="go on with this run, as it was begun")
+        self.add_argument("--quiet", action="store_true", help="no progress within an epoch")
 
     def image_flags(self) -> None:
         """Flags of all image methods."""
@@ -169,6 +179,7 @@ class Parser(argparse.ArgumentParser):
             action="store_true",
             help="torch.compile, for long runs; it draws other views",
         )
+        add("--tensorboard", action="store_true", help="the epochs' records for TensorBoard, too")
 
     def error(self, message):
         raise BadInput(f"{message} (--help lists the flags)")
@@ -178,17 +189,19 @@ class Parser(argparse.ArgumentParser):
         typed = vars(self.parse_args(argv))
         if "resume" in typed:
             settings = self.settings_of(Path(typed["resume"]))
-            more = sorted(typed.keys() - {"resume", "device", "data_root", "compile"})
+            free = {"resume", "device", "data_root", "compile", *self.of_a_start}
+            more = sorted(typed.keys() - free)
             need(not more, f"--resume goes on by the run's settings; leave out {', '.join(more)}")
         else:
             name = typed.get("preset") or typed.get("dataset") or "shapes"
-            preset = self.presets.get(name, self.presets["default"])
+            name = name if name in self.presets else "default"
             words = sys.argv[1:] if argv is None else argv
             command = shlex.join([f"{self.method}.py", *words])
-            about = dict(method=self.method, command=command, processes=WORLD)
-            settings = self.defaults | preset | about
-        settings = settings | typed
-        args = argparse.Namespace(**settings)
+            about = dict(method=self.method, command=command, preset=name, processes=WORLD)
+            settings = self.defaults | self.presets[name] | about | dict(fingerprint=None)
+        args = argparse.Namespace(**self.of_a_start | settings | typed)
+        global QUIET
+        QUIET = args.quiet
         check_device(args.device)
         if getattr(args, "precision", None) == "auto":
             args.precision = "bf16" if has_bf16(args.device) else "fp32"
@@ -196,18 +209,71 @@ class Parser(argparse.ArgumentParser):
 
     def settings_of(self, run: Path) -> dict:
         """The settings of a run of this program that can go on here."""
-        try:
-            settings = json.loads((run / "config.json").read_text())
-            method, processes = settings["method"], settings["processes"]
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            reason = f"{type(error).__name__}: {error}"
-            raise BadInput(f"{run} is no run: its config.json cannot be read ({reason})") from error
-        need(method == self.method, f"{run} is a run of {method}.py")
+        settings = read_json(run / "config.json")
+        method, processes = settings.get("method"), settings.get("processes")
+        need(method == self.method, f"{run} is a run of {method}.py, not of {self.method}.py")
         launcher = f"torchrun --nproc_per_node={processes}"
         need(processes == WORLD, f"{run} is a run of {processes} processes: {launcher}")
         missing = {*self.defaults, *self.presets["default"]} - settings.keys()
         need(not missing, f"{run} does not say {sorted(missing)}: an older version made it")
+        self.check(settings, run)
         return settings
+
+    def check(self, settings: dict, run: Path) -> None:
+        """BadInput where a setting of a run is not what its flag takes."""
+        known = [self.defaults, *self.presets.values()]
+        for flag in self._actions:
+            name = flag.dest
+            if name not in settings:
+                continue
+            value = settings[name]
+            may_be_none = any(name in some and some[name] is None for some in known)
+            values = value if flag.nargs == "+" and isinstance(value, list) else [value]
+            fits = (value is None and may_be_none) or all(takes(flag, one) for one in values)
+            need(fits, f"{run}/config.json is damaged: {name} is {str(value)[:100]!r}")
+
+
+def takes(flag: argparse.Action, value) -> bool:
+    """Whether a value out of JSON is one that a flag takes."""
+    if flag.nargs == 0:  # as --compile has it
+        return isinstance(value, bool)
+    if flag.type is None:
+        return isinstance(value, str) and (not flag.choices or value in flag.choices)
+    numbers = (int, float) if flag.type.__name__ == "float" else int
+    if not isinstance(value, numbers) or isinstance(value, bool):
+        return False
+    try:
+        same = flag.type(str(value)) == value
+    except (ValueError, argparse.ArgumentTypeError):
+        return False
+    return same and (not flag.choices or value in flag.choices)
+
+
+METHODS = "simclr ncl bayesncl sparsehead simsiam nce mmncl lpjepa sae sparse_coding".split()
+
+
+def settings_of_run(run: Path) -> dict:
+    """The settings in config.json of a run of any method; BadInput if it is no such run."""
+    settings = read_json(run / "config.json")
+    method = settings.get("method")
+    need(method in METHODS, f"{run} is no run: its config.json names none of {', '.join(METHODS)}")
+    importlib.import_module(method).parser().check(settings, run)
+    return settings
+
+
+def read_json(path: Path) -> dict:
+    """The dictionary in a JSON file; BadInput if there is none."""
+    try:
+        size = path.stat().st_size
+        need(size < 2**27, f"{path} has {size / 1e6:.0f} MB: it is none of ours")
+        found = json.loads(path.read_bytes())
+        need(isinstance(found, dict), f"{path} is damaged: it holds no dictionary")
+        return found
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{path} cannot be read ({reason})") from error
 
 
 def check_device(device: str) -> None:
@@ -223,8 +289,35 @@ def has_bf16(device: str) -> bool:
     """Whether bf16 is faster than fp32 there: GPUs from Ampere on, CPUs with AMX or AVX512-BF16."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device)[0] >= 8
-    capabilities = torch.cpu.get_capabilities()
-    return any(capabilities.get(kind) for kind in ("amx_bf16", "avx512_bf16"))
+    return "amx_bf16" in CPUINFO or "avx512_bf16" in CPUINFO
+
+
+QUIET = False  # with --quiet: progress says nothing
+
+
+def progress(items, what: str):
+    """Yield the items. Where they take more than ten seconds, stderr says how far they are.
+
+    A terminal has one line, which is written anew each second; a file has a line a minute.
+    items: anything with a length
+    """
+    terminal = sys.stderr.isatty()
+    began = time.monotonic()
+    next_line = began + 10
+    told = False
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if now >= next_line and not QUIET and RANK == 0:
+            left = (now - began) / max(1, done) * (len(items) - done)
+            text = f"{what} {done}/{len(items)}, {left:.0f} s left"
+            if terminal:
+                text = f"\r{text}\033[K"  # over the last one, of which nothing stays
+            print(text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+            next_line = now + (1 if terminal else 60)
+            told = True
+        yield item
+    if told and terminal:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 # -------------------------------------------------------------------------------------------- data
@@ -244,6 +337,8 @@ class Data:
     def __init__(self, args: argparse.Namespace, unlabelled=True):
         with first_process_first():  # it may have to download the data
             arrays = find_arrays(args.dataset, Path(args.data_root))
+        self.fingerprint = fingerprint(arrays)
+        self.compare(args)
         self.train = part_of(arrays, "train")
         self.test = part_of(arrays, "test")
         self.classes = {}
@@ -268,6 +363,23 @@ class Data:
             if 2 * self.images.nbytes < free:
                 self.images = self.images.to(args.device)
 
+    def compare(self, args: argparse.Namespace) -> None:
+        """BadInput where a run had other data. A new run's fingerprint, None, becomes theirs."""
+        where = f"{args.dataset} under {args.data_root}"
+        if not hasattr(args, "fingerprint"):
+            print(
+                f"{where}: whether the run had these data is not known; it is of an older version"
+            )
+            return
+        if args.fingerprint is None:
+            args.fingerprint = self.fingerprint
+        need(isinstance(args.fingerprint, dict), f"{where}: the run's fingerprint of it is damaged")
+        for name in sorted(args.fingerprint.keys() | self.fingerprint.keys()):
+            was = args.fingerprint.get(name, "absent")
+            now = self.fingerprint.get(name, "absent")
+            text = f"{where} is not what this run had: {name} was {was}, and is {now}"
+            need(was == now, f"{text}; give the --data-root of its data")
+
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; BadInput without one, or where the processes' shares differ."""
         n = len(self.images)
@@ -288,12 +400,27 @@ class Data:
         shuffled = torch.Generator().manual_seed(args.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.images), generator=shuffled)
         order = order[: steps * args.batch_size].view(steps, WORLD, -1)
-        for index in order[:, RANK].to(self.images.device):
+        own = order[:, RANK].to(self.images.device)
+        for index in progress(own, f"epoch {epoch + 1}/{args.epochs}: step"):
             images = self.images[index]
             if args.device.startswith("cuda") and not images.is_cuda:
                 images = images.pin_memory()  # it is copied while the GPU computes
             images = images.to(args.device, non_blocking=True)
             yield images, index.to(args.device, non_blocking=True)
+
+
+def fingerprint(arrays: dict[str, np.ndarray]) -> dict[str, str]:
+    """What tells a data set from another: of each array the type, the shape, a checksum.
+
+    The checksum is of 64 evenly spaced images, and of all labels.
+    """
+    found = {}
+    for name, array in arrays.items():
+        rows = array
+        if array.ndim > 2:
+            rows = array[evenly(64, len(array))]
+        found[name] = f"{array.dtype} {array.shape} {zlib.crc32(rows.tobytes()):08x}"
+    return found
 
 
 def evenly(most: int, total: int) -> Tensor:
@@ -866,11 +993,33 @@ class Run:
             self.load()
         elif RANK == 0:
             new_folder(self.folder, vars(args), args.device)
+        self.describe()
+        self.board = None
+        if args.tensorboard and RANK == 0:
+            self.board = tensorboard(self.folder, len(self.records))
         done = f"{len(self.records)} of {args.epochs} epochs done"
         print(f"{self.folder}: {args.device}, {args.precision}, {done}", flush=True)
         launcher = "python" if WORLD == 1 else f"torchrun --nproc_per_node={WORLD}"
         folder = shlex.quote(str(self.folder))
         print(f"to go on if it is stopped: {launcher} {sys.argv[0]} --resume {folder}", flush=True)
+
+    def describe(self) -> None:
+        """Print what is trained, and what a newcomer should know before the first step."""
+        args = self.args
+        n = len(self.data.images)
+        steps = self.data.steps(args.batch_size)
+        weights = sum(p.numel() for p in self.model.parameters()) / 1e6
+        optimizer = type(self.optimizer).__name__
+        batches = f"batches of {args.batch_size}, {steps} steps an epoch"
+        print(f"{args.arch}, {weights:.1f} million weights; {optimizer}, {batches}")
+        preset = getattr(args, "preset", "not noted")
+        print(f"{n:,} images of {args.dataset}; settings: {preset}")
+        if steps < 10 and n >= 20:
+            size = 2 ** int(math.log2(n / 10))
+            print(f"so few steps teach little: --batch-size {size} would give {n // size}")
+        large = args.arch in ("resnet18", "resnet34", "resnet50")
+        if args.device == "cpu" and large and hasattr(args, "optimizer"):
+            print("such a network needs a GPU; for a laptop: --preset default --arch resnet8")
 
     def load(self) -> None:
         """Go on from checkpoint.pt; without one, from the beginning."""
@@ -921,6 +1070,10 @@ class Run:
         tenths_before = 10 * (epoch - 1) // args.epochs
         if self.knn and tenths > tenths_before:
             record["knn"] = quick_knn(self.model, self.data, args)
+        if self.board:
+            for key, value in record.items():
+                self.board.add_scalar(key, value, epoch)
+            self.board.flush()
         self.records.append(record | dict(seconds=seconds))
         shown = [f"{key} {value:.4g}" for key, value in record.items() if key != "epoch"]
         left = (args.epochs - epoch) * sum(past["seconds"] for past in self.records) / epoch
@@ -953,12 +1106,22 @@ class Run:
         print(f"python tools/interpret.py {folder}\npython tools/look.py {folder}")
 
 
+def tensorboard(folder: Path, epochs_done: int):
+    """A writer for TensorBoard into a run's folder; what a killed run wrote beyond is hidden."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise BadInput("--tensorboard needs it: pip install tensorboard") from error
+    return SummaryWriter(folder, purge_step=epochs_done + 1)
+
+
 @contextlib.contextmanager
 def replacing(path: Path):
-    """A binary file that takes the place of `path` once the block has ended well."""
-    unfinished = path.with_name(path.name + ".tmp")
+    """A new binary file that takes the place of `path` once the block has ended well."""
+    # "x": nothing that is there, no link either, is written to.
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        with open(unfinished, "wb") as file:
+        with open(unfinished, "xb") as file:
             yield file
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -1005,7 +1168,7 @@ def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eva
     """h (N, d) and z (N, K), float32: the model's first outputs in eval mode."""
     model.eval()
     all_h, all_z = [], []
-    for part in images.split(500):
+    for part in progress(images.split(500), "features, 500 images at a time:"):
         h, z, *_ = model(view(part.to(device), size))
         all_h.append(h)
         all_z.append(z)
@@ -1079,7 +1242,7 @@ def fit_probe(train: Tensor, y: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 
     x_fitted, y_fitted = x[~held], y[~held]
     weights = x.new_zeros(x.shape[1], int(y.max()) + 1)
     highest = -1.0
-    for l2 in strengths:
+    for l2 in progress(strengths, "linear probe, strengths of its penalty:"):
         weights = logistic_regression(x_fitted, y_fitted, l2, weights)
         accuracy, _ = top_1_and_5(x[held] @ weights, y[held])
         if accuracy > highest:

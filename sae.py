@@ -69,7 +69,6 @@ BatchTopK of bartbussmann), from dictionary_learning of saprmarks, which has bot
     least 0.001 (M: 1e-8 for both, below float32's rounding).
 """
 
-import json
 from pathlib import Path
 
 import common
@@ -99,7 +98,7 @@ PRESETS = {
 # Settings taken over from the run whose features are used: those of its data and network; those of
 # its views, and what some methods alone have, for the programs in tools/.
 OF_ITS_NETWORK = "dataset", "limit", "arch", "image_size"
-OF_SOME = "order", "zero_init_residual"
+OF_SOME = "order", "zero_init_residual", "fingerprint"
 
 LEAST_WEIGHT = 0.01  # of a unit's pairs of images in a batch; with less its MonoScore is noise
 
@@ -319,13 +318,12 @@ def inherit(args):
     """Take data and network over from the run whose features are used; BadInput where none is."""
     run = getattr(args, "run", None)
     common.need(run, "whose features? Give the folder of a finished run")
-    try:
-        settings = json.loads(Path(run, "config.json").read_text())
-        for key in (*OF_ITS_NETWORK, *common.VIEWS):
-            setattr(args, key, settings[key])
-    except (OSError, ValueError, LookupError, TypeError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise common.BadInput(f"{run} is no run of an image method ({reason})") from error
+    settings = common.settings_of_run(Path(run))
+    for key in (*OF_ITS_NETWORK, *common.VIEWS):
+        common.need(key in settings, f"{run} is no run of an image method: it has no {key}")
+        setattr(args, key, settings[key])
+    if settings.get("fingerprint") is None:
+        del args.fingerprint  # of an older version: it did not note which data it had
     for key in OF_SOME:
         if key in settings:
             setattr(args, key, settings[key])

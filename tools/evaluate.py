@@ -42,7 +42,13 @@ def main(argv=None):
     if args.dataset not in (None, run.dataset):
         run.dataset = args.dataset
         run.limit = None  # it was of the run's own data
+    noted = getattr(run, "fingerprint", None)
+    if args.dataset or args.data_root:
+        run.fingerprint = None  # others than the run's are welcome
     data = data_of(run, args.data_root)
+    whose = "" if data.fingerprint == noted else ", as far as known not those of the run"
+    counts = f"{len(data.train['x']):,} training and {len(data.test['x']):,} test images"
+    print(f"{run.dataset}: {counts}{whose}")
     run.device = args.device
     model.to(args.device, memory_format=torch.channels_last)
     metrics, h, z = common.evaluate(model, data, run)

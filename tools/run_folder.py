@@ -1,47 +1,63 @@
-"""What tools/ and studies/ share: reading a finished run, reading and writing JSON, progress."""
+"""What tools/ and studies/ share: reading a finished run, and writing JSON."""
 
 import argparse
 import importlib
 import json
 import sys
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
-from common import BadInput, need  # noqa: E402
+import simclr  # noqa: E402
+from common import BadInput, need, progress, read_json  # noqa: E402, F401
 
 import torch.nn as nn  # noqa: E402
 
 # ----------------------------------------------------------------------------------- a run's folder
-NEEDED = {  # settings of every run of an image method: its data, network and views
-    "method": str,
-    "dataset": str,
-    "data_root": str,
-    "limit": int | None,
-    "arch": str,
-    "image_size": int,
-    "min_scale": float | int,
-    "jitter": float | int,
-    "gray": float | int,
-    "blur": float | int,
-    "crop": str,
-}
+common.RANK, common.WORLD = 0, 1  # a tool is one process, whatever the environment says
+# What a run of an image method has: its data, network and views.
+NEEDED = "dataset", "data_root", "limit", "arch", "image_size", *common.VIEWS
 
 
 def read_run(folder: Path) -> argparse.Namespace:
     """The settings in config.json of an image method's run; BadInput if it is no such run."""
-    path = folder / "config.json"
-    try:
-        settings = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{folder} is not a run of an image method ({reason})") from error
-    need(isinstance(settings, dict), f"{path} is damaged: it holds no settings")
-    for name, kind in NEEDED.items():
-        known = name in settings and isinstance(settings[name], kind)
-        need(known, f"{folder} is not a run of an image method: {path} has no valid {name}")
+    settings = common.settings_of_run(folder)
+    missing = [name for name in NEEDED if name not in settings]
+    need(not missing, f"{folder} is not a run of an image method: it has no {missing[:1]}")
+    # sae.py has taken them over from another run: its own flags do not tell what they may be.
+    simclr.parser().check({name: settings[name] for name in NEEDED}, folder)
+    if settings.get("fingerprint") is None:  # an older version noted none
+        settings.pop("fingerprint", None)
     return argparse.Namespace(**settings)
+
+
+def read_log(folder: Path) -> list[dict]:
+    """The records in a run's metrics.jsonl, of each epoch and at last the final one, if finished.
+
+    Values are numbers, strings or None. BadInput where the file is damaged.
+    """
+    path = folder / "metrics.jsonl"
+    try:
+        records = [json.loads(line) for line in path.read_bytes().splitlines()]
+        plain = str, int, float, type(None)
+        for record in records:
+            need(isinstance(record, dict), f"{path} is damaged: a line holds no dictionary")
+            for key, value in record.items():
+                need(isinstance(value, plain), f"{path} is damaged: {key} is no number")
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{path} cannot be read ({reason})") from error
+    return records
+
+
+def inside(folder: Path, name: str) -> Path:
+    """A path that a file in this folder names; BadInput where it leads out of the folder."""
+    path = folder / name
+    stays = path.resolve().is_relative_to(folder.resolve())
+    need(stays, f"{folder} names {name!r}, which is not in it: such a path is not followed")
+    return path
 
 
 def load_run(folder: Path) -> tuple[argparse.Namespace, nn.Module]:
@@ -71,7 +87,14 @@ def load_backbone(backbone: nn.Module, folder: Path) -> None:
 
 def data_of(run: argparse.Namespace, root: str | None = None) -> common.Data:
     """A run's data set, without x_unlabeled, on the CPU. root: its folder, if not the run's."""
-    settings = vars(run) | dict(data_root=root or run.data_root, device="cpu")
+    # A run may be somebody else's. Its config.json must not decide what is read from this disk,
+    # unless it knows the data already.
+    named = Path(run.dataset) if root else Path(run.data_root, run.dataset)
+    outside = named.is_absolute() or ".." in named.parts
+    known = hasattr(run, "fingerprint")
+    need(known or not outside, f"the run's data were {named}: give --data-root")
+    root = root or run.data_root
+    settings = vars(run) | dict(data_root=root, device="cpu")
     return common.Data(argparse.Namespace(**settings), unlabelled=False)
 
 
@@ -84,32 +107,7 @@ def labelled_data(run: argparse.Namespace, root: str | None, task: str) -> commo
 
 
 # --------------------------------------------------------------------------------------------- JSON
-def read_json(path: Path) -> dict:
-    """The contents of a JSON file; BadInput if it is damaged."""
-    try:
-        return json.loads(path.read_text())
-    except ValueError as error:
-        raise BadInput(f"{path} is damaged; delete it ({error})") from error
-
-
 def write_json(path: Path, value: dict) -> None:
     """Write `value` as JSON to `path`; an existing file stays whole until it is replaced."""
     with common.replacing(path) as file:
         file.write(json.dumps(value, indent=1).encode() + b"\n")
-
-
-# ----------------------------------------------------------------------------------------- progress
-def progress(items, what: str):
-    """Yield the items, and report progress on standard error at most every ten seconds.
-
-    items: anything with a length
-    """
-    began = time.monotonic()
-    next_line = began + 10
-    for done, item in enumerate(items):
-        now = time.monotonic()
-        if now >= next_line:
-            left = (now - began) / max(1, done) * (len(items) - done)
-            print(f"{what}: {done}/{len(items)}, {left:.0f} s left", file=sys.stderr, flush=True)
-            next_line = now + 10
-        yield item
