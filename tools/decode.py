@@ -32,7 +32,7 @@ also in the training set.
 
 Until everything is done, the files are in <folder>/.decoding/. An interrupted decoding continues
 from there when it is started again, unless the list of files, --size or the split has changed: then
-it starts from the beginning.
+it starts from the beginning. A folder of this name that decode.py did not make is refused.
 """
 
 import argparse
@@ -42,6 +42,7 @@ import json
 import os
 import shutil
 import sys
+import unicodedata
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -58,7 +59,7 @@ import torch  # noqa: E402
 # In the order in which they are moved: before the last, the folder does not load as a data set.
 FILES = ("split.csv", "classes.txt", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
 WORK = ".decoding"  # the folder of what is not complete; hidden, so no class
-STATE = "progress.json"  # in it: how far the decoding is
+STATE = "progress.json"  # in it: how far the decoding is, and the mark of a folder of ours
 SETS = ("train", "training", "test", "testing", "val", "valid", "validation")  # their names
 AT_ONCE = 512  # files; so many at most are decoded again after an interruption
 Images = list[tuple[str, int]]  # of each its file and the number of its class
@@ -77,16 +78,26 @@ def list_images(folder: Path, part: str, files: list[str]) -> tuple[Images, list
     classes = sorted(name for name in folders if not image_files.is_hidden(name))
     numbers = {name: number for number, name in enumerate(classes)}
     images = []
-    for name in sorted(names, key=image_files.image_folder):
-        of_class = Path(name).parts[0]
-        file = folder / part / name
+    for name in progress(sorted(names, key=image_files.image_folder), "images listed:"):
+        of_class = name.split(os.sep)[0]
+        file = os.path.join(folder, part, name)
         beside = f"{file} lies beside the class folders: move it into one of them, or remove it"
         common.need(of_class in numbers or not classes, beside)
-        images.append((str(file), numbers.get(of_class, 0)))
+        images.append((file, numbers.get(of_class, 0)))
     for number in {*range(len(classes))} - {number for _, number in images}:
         remedy = f"remove it, or convert its images to one of {', '.join(image_files.ENDINGS)}"
         raise common.BadInput(f"{folder / part / classes[number]} has no images: {remedy}")
     return images, classes
+
+
+def need_distinct(folder: Path, classes) -> None:
+    """BadInput if two names of classes look the same, as they differ only in their Unicode form."""
+    forms = defaultdict(set)
+    for name in classes:
+        forms[unicodedata.normalize("NFC", name)].add(name)
+    for name, alike in forms.items():
+        text = f"{folder}: '{name}' is written in two ways that look the same (NFC and NFD)"
+        common.need(len(alike) == 1, f"{text}: give both classes one name, or different ones")
 
 
 def split(images: Images, share: float, seed: int) -> dict[str, Images]:
@@ -123,6 +134,7 @@ def find_files(folder: Path, files: list[str], share) -> tuple[dict[str, Images]
         common.need(not deeper, f"{folder} has sets deeper in it, {deeper[:1]}: name their folder")
         common.need(not test, f"{folder / test} is already a test set: leave out --test-share")
         images, classes = list_images(folder, train, files)
+        need_distinct(folder, classes)
         others = f"{len(files) - len(images)} images are not in {folder / 'train'}"
         remedy = "move them there, or rename train/ if it is a class"
         common.need(len(images) == len(files), f"{others}: {remedy}")
@@ -132,6 +144,7 @@ def find_files(folder: Path, files: list[str], share) -> tuple[dict[str, Images]
     common.need(train and test, f"{folder} needs {layout}; {remedy}")
     images, classes = list_images(folder, train, files)
     of_test, classes_of_test = list_images(folder, test, files)
+    need_distinct(folder, {*classes, *classes_of_test})
     for name in sorted({*classes} ^ {*classes_of_test}):
         wanted = f"train/ and {test}/ need the same classes"
         raise common.BadInput(f"{folder}: {wanted}; only one of them has '{name}'")
@@ -148,14 +161,23 @@ def find_images(folder: Path, share=None, seed=0, label=None):
     contents: a function from image names to what image_files.read takes
     """
     common.need(folder.is_dir(), f"{folder} is not a folder")
-    names = image_files.find(folder, (*image_files.ENDINGS, ".parquet"))
-    tables = [name for name in names if name.lower().endswith(".parquet")]
-    files = [name for name in names if name not in tables]
+    names = image_files.find(folder, (*image_files.ENDINGS, ".parquet", ".arrow"))
+    of_kind = {".parquet": [], ".arrow": []}
+    files = []
+    for name in names:
+        of_kind.get(os.path.splitext(name)[1].lower(), files).append(name)
+    tables, arrows = of_kind.values()
+    remedy = "load_from_disk(...).to_parquet('train.parquet') in Python writes what is read here"
+    others_only = arrows and not files and not tables
+    common.need(
+        not others_only, f"{folder} has .arrow files, as of datasets' save_to_disk: {remedy}"
+    )
     contents = iter
     if tables and not any(name.startswith(f"train{os.sep}") for name in files):
         import parquet  # which needs pyarrow
 
         found, classes = parquet.find_rows(folder, tables, label)
+        need_distinct(folder, classes)
         contents = parquet.contents
     else:
         found, classes = find_files(folder, files, share)
@@ -188,89 +210,153 @@ def need_room(folder: Path, size: int) -> None:
     common.need(size <= free, f"{folder}: {wanted}")
 
 
-def begin_or_go_on(work: Path, found: dict[str, Images], size: int, skip: bool) -> dict:
-    """The state of an earlier decoding of the same files, or else of a new one.
+def read_state(work: Path) -> dict:
+    """How far an earlier decoding is, {} if none has begun; BadInput if `work` is not its folder.
 
     files: a hash of their names, sets and classes, and of the size
     train, test: how many images have been decoded
     unreadable: for each set, the indices of images that cannot be decoded
+    complete: whether all files are made, and have only to be moved
     """
+    if not os.path.lexists(work):
+        return {}
+    remedy = "rename or remove it"
+    is_folder = work.is_dir() and not work.is_symlink()
+    common.need(is_folder, f"{work} is not a folder of decode.py: {remedy}")
+    names = os.listdir(work)
+    if not names:
+        return {}
+    common.need(STATE in names, f"{work} was not made by decode.py: {remedy}")
+    for name in names:
+        linked = f"{work / name} is a link, which decode.py never makes: remove {work}"
+        common.need(not (work / name).is_symlink(), linked)
+
+    state = read_json(work / STATE)
+    unreadable = state.get("unreadable")
+    good = isinstance(state.get("files"), str) and isinstance(state.get("complete", False), bool)
+    good = good and isinstance(unreadable, dict)
+    for part in "train", "test":
+        good = good and is_count(state.get(part)) and isinstance(unreadable.get(part), list)
+        good = good and all(is_count(i) and i < state[part] for i in unreadable[part])
+    common.need(good, f"{work / STATE} is damaged, or not of decode.py: rename or remove {work}")
+    return state
+
+
+def is_count(value) -> bool:
+    """Whether a value from JSON is an integer that is not negative."""
+    return type(value) is int and value >= 0
+
+
+def begin_or_go_on(work: Path, state: dict, found: dict[str, Images], size: int, skip: bool):
+    """The state of an earlier decoding if it was of the same files, or else of a new one."""
     names = [f"{size} pixels"]
     for part, images in found.items():
         names.append(part)
-        for path, number in images:
+        for path, number in progress(images, f"{part}, names compared:"):
             names.append(f"{number} {name_of(path, work.parent)}")
     text = "\n".join(names).encode(errors="surrogateescape")
     files = hashlib.sha256(text).hexdigest()
 
-    path = work / STATE
-    state = read_json(path) if path.exists() else {}
     same = state.get("files") == files
     moved = same and state.get("complete")
     for name in FILES:
         mine = work.parent / name
-        common.need(moved or not mine.exists(), f"{mine} is there already: move or remove it")
+        common.need(
+            moved or not os.path.lexists(mine), f"{mine} is there already: move or remove it"
+        )
     if not same:
-        shutil.rmtree(work, ignore_errors=True)
         state = {"files": files, "train": 0, "test": 0, "unreadable": {"train": [], "test": []}}
     for part, images in found.items():
+        possible = state[part] <= len(images)
+        common.need(possible, f"{work / STATE} is damaged: remove {work} and start again")
         for i in state["unreadable"][part]:
             remedy = f"add --skip-unreadable again, or remove {work} and start again"
             common.need(skip, f"{images[i][0]} could not be read and was left out; {remedy}")
     left = sum(len(images) - state[part] for part, images in found.items())
     need_room(work.parent, left * size * size * 3)
-    work.mkdir(exist_ok=True)
+    if not same:
+        if work.exists():
+            shutil.rmtree(work)
+        work.mkdir()
+        write_json(work / STATE, state)
     return state
+
+
+def open_array(path: Path, mode: str, dtype, shape: tuple) -> np.ndarray:
+    """A memory-mapped .npy file of ours; BadInput if it holds another array.
+
+    mode: "r" to read it, "r+" also to change it, "w+" to make it
+    shape: with None for a length that may be any
+    """
+    remedy = "remove what decode.py has made, and start again"
+    try:
+        array = np.lib.format.open_memmap(path, mode, dtype, shape)
+    except ValueError as error:
+        raise common.BadInput(f"{path} is damaged ({error}): {remedy}") from error
+    fits = array.dtype == dtype and array.ndim == len(shape)
+    fits = fits and all(wanted in (None, length) for wanted, length in zip(shape, array.shape))
+    common.need(fits, f"{path} is damaged ({array.dtype} of shape {array.shape}): {remedy}")
+    return array
 
 
 def decode_part(
     part: str, images: Images, contents, size: int, work: Path, state: dict, skip: bool
 ):
-    """Decode the rest of a set into the memory-mapped x_<part>.npy, AT_ONCE files at a time,
+    """Decode the rest of a set into the memory-mapped x_<part>.npy,
     and write a hash of each image's pixels into hash_<part>.npy.
 
     Images are on disk before STATE says so. BadInput names a file that cannot be read, unless such
     files are skipped.
     """
     total = len(images)
+    if state[part] == total:
+        return
     mode = "r+" if state[part] else "w+"
-    shape = (total, size, size, 3)
-    out = np.lib.format.open_memmap(work / f"x_{part}.npy", mode, np.uint8, shape)
-    hashes = np.lib.format.open_memmap(work / f"hash_{part}.npy", mode, "S32", (total,))
+    out = open_array(work / f"x_{part}.npy", mode, np.uint8, (total, size, size, 3))
+    hashes = open_array(work / f"hash_{part}.npy", mode, "S32", (total,))
 
     def decode_one(i, source):
-        """None, or why image i cannot be read."""
+        """None, or the error that says why image i cannot be read."""
         try:
             out[i] = image_files.square(image_files.read(source), size)
             hashes[i] = hashlib.sha256(out[i]).digest()
         except MemoryError:
             raise  # it is not the file's fault
         except Exception as error:  # every image format fails in its own way
-            return str(error)
+            return error
         return None
 
-    starts = range(state[part], total, AT_ONCE)
     sources = contents([name for name, _ in images[state[part] :]])
-    with ThreadPoolExecutor() as pool:  # PIL lets other threads run while it decodes
-        for first in progress(starts, f"{part}, {AT_ONCE} images at a time"):
+    rest = range(state[part], total)
+
+    def in_order():
+        """Decode the rest, AT_ONCE files at a time; yield what decode_one says of each."""
+        for first in rest[::AT_ONCE]:
             chunk = range(first, min(first + AT_ONCE, total))
-            errors = list(pool.map(decode_one, chunk, sources))
-            failed = [i for i, error in zip(chunk, errors) if error is not None]
-            if failed and not skip:
-                i = failed[0]
-                text = f"{images[i][0]} cannot be read as an image ({errors[i - first]})"
-                remedy = "repair or remove it, or leave out all such files with --skip-unreadable"
-                raise common.BadInput(f"{text}; {remedy}")
-            out.flush()
-            hashes.flush()
-            state["unreadable"][part] += failed
-            state[part] = chunk.stop
-            write_json(work / STATE, state)
+            yield from pool.map(decode_one, chunk, sources)
+
+    with ThreadPoolExecutor() as pool:  # PIL lets other threads run while it decodes
+        for i, error in zip(progress(rest, f"{part} images decoded:"), in_order()):
+            if error is not None and skip:
+                state["unreadable"][part].append(i)
+            elif error is not None:
+                pool.shutdown(cancel_futures=True)
+                remedy = "leave out all such files with --skip-unreadable"
+                if not isinstance(error, image_files.Unsuitable):
+                    remedy = f"repair or remove it, or {remedy}"
+                text = f"{images[i][0]} cannot be read as an image ({error}); {remedy}"
+                raise common.BadInput(text)
+            done = i + 1
+            if done % AT_ONCE == 0 or done == total:
+                out.flush()
+                hashes.flush()
+                state[part] = done
+                write_json(work / STATE, state)
 
 
 def copy_rows(source: Path, target: Path, rows: np.ndarray, what: str) -> None:
     """Copy rows of the array in one .npy file to another; afterwards neither is memory-mapped."""
-    array = np.load(source, mmap_mode="r")
+    array = open_array(source, "r", np.uint8, (None, None, None, 3))
     target.unlink(missing_ok=True)  # of an interrupted copy
     need_room(target.parent, len(rows) * array[0].nbytes)
     copy = np.lib.format.open_memmap(target, "w+", array.dtype, (len(rows), *array.shape[1:]))
@@ -287,11 +373,16 @@ def finish_part(part: str, images: Images, classes: list[str], work: Path, unrea
     kept = np.delete(np.arange(len(images)), unreadable)
     common.need(len(kept), f"no image of the {part} set can be read; the first is {images[0][0]}")
     path = work / f"x_{part}.npy"
-    if len(kept) < len(np.load(path, mmap_mode="r")):
+    if len(kept) < len(open_array(path, "r", np.uint8, (None, None, None, 3))):
         copy_rows(path, work / "kept.npy", kept, f"{part}, images that are kept")
         os.replace(work / "kept.npy", path)  # neither is mapped: Windows would not replace it
     left = [images[i] for i in kept]
     labels = np.array([number for _, number in left], np.int64)
+    for number in {number for _, number in images} - {*labels.tolist()}:
+        text = f"{part}: no image of class {classes[number]} can be read"
+        # A class may be missing from the test set, as with --test-share.
+        common.need(part == "test", f"{text}; remove the class, or {work} and repair the images")
+        print(text)
     kind = f"of {len(np.unique(labels))} classes" if classes else "without labels"
     if classes:
         np.save(work / f"y_{part}.npy", labels)
@@ -304,7 +395,7 @@ def finish_part(part: str, images: Images, classes: list[str], work: Path, unrea
 def tell_of_copies(work: Path, kept: dict[str, Images], unreadable: dict[str, list[int]]) -> None:
     """Print which test images are also in the training set: there a probe has seen the answer."""
     train, test = [
-        np.delete(np.load(work / f"hash_{part}.npy"), unreadable[part])
+        np.delete(open_array(work / f"hash_{part}.npy", "r", "S32", (None,)), unreadable[part])
         for part in ("train", "test")
     ]
     copies = np.flatnonzero(np.isin(test, train))
@@ -321,7 +412,7 @@ def write_split(work: Path, kept: dict[str, Images], classes: list[str]) -> None
         table = csv.writer(file)
         table.writerow(["file", "class", "set"])
         for part, images in kept.items():
-            for path, number in images:
+            for path, number in progress(images, f"{part} images listed in split.csv:"):
                 of_class = classes[number] if classes else ""
                 table.writerow([name_of(path, work.parent), of_class, part])
 
@@ -338,9 +429,11 @@ def decode(folder: Path, size: int, skip=False, share=None, seed=0, label=None) 
     """Decode the images in `folder` to `size` pixels, continuing an interrupted decoding."""
     work = folder / WORK
     last = folder / FILES[-1]
+    state = read_state(work)
     if last.exists():
-        shutil.rmtree(work, ignore_errors=True)
-        pixels = np.load(last).shape[1]
+        pixels = open_array(last, "r", np.uint8, (None, None, None, 3)).shape[1]
+        if state:
+            shutil.rmtree(work)
         again = "to decode it again, remove split.csv, classes.txt and the .npy files"
         text = f"{folder} has already been decoded, to {pixels} pixels; {again}"
         common.need(pixels == size, text)
@@ -348,7 +441,7 @@ def decode(folder: Path, size: int, skip=False, share=None, seed=0, label=None) 
         return
 
     found, classes, contents = find_images(folder, share, seed, label)
-    state = begin_or_go_on(work, found, size, skip)
+    state = begin_or_go_on(work, state, found, size, skip)
     if not state.get("complete"):
         for part, images in found.items():
             decode_part(part, images, contents, size, work, state, skip)

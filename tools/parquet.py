@@ -2,7 +2,7 @@
 
     data/train-00000-of-00002.parquet    the name of a file or of its folder contains "train",
     test/0000.parquet                    "test" or "validation", which says what set it belongs to
-    image     bytes of an image file, or {bytes, path}
+    image     bytes of an image file, or {bytes, path}, where the path stays in the file's folder
     label     a word, or the number of a class whose name is in the schema's metadata; null or -1
               if it is missing
 
@@ -19,6 +19,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import common
+from run_folder import inside, progress
 
 try:
     import pyarrow as pa
@@ -46,7 +47,7 @@ def find_rows(folder: Path, files: list[str], wanted: str | None):
     need_complete(folder, files)
     labels = {part: {} for part in PARTS}  # of each image; None: missing
     all_names = set()
-    for file in files:
+    for file in progress(files, "Parquet files, labels read:"):
         own, names = labels_of(folder / file, wanted)
         if any(label is not None for label in own):
             all_names.add(names)
@@ -149,7 +150,9 @@ def reading(file):
     """BadInput if a file is damaged or is not a Parquet file."""
     try:
         yield
-    except (OSError, UnicodeError, pa.ArrowException) as error:
+    except common.BadInput:
+        raise
+    except (OSError, LookupError, RuntimeError, ValueError, pa.ArrowException) as error:
         raise common.BadInput(f"{file} cannot be read as Parquet ({error})") from error
 
 
@@ -158,7 +161,8 @@ def features_of(schema: pa.Schema) -> dict[str, dict]:
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         return {name: of for name, of in features.items() if isinstance(of, dict)}
-    except (AttributeError, LookupError, TypeError, ValueError):  # another program's, or none
+    # Another program's, or none.
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         return {}
 
 
@@ -176,23 +180,29 @@ def label_column(schema: pa.Schema, file: Path, wanted: str | None):
     (column,) = candidates
     there = column in schema.names
     common.need(there, f"{file} has no column {column}; there are {', '.join(schema.names)}")
-    kind = schema.field(column).type
-    if types.is_dictionary(kind):
-        kind = kind.value_type
-    of_labels = types.is_integer, types.is_string, types.is_large_string, types.is_null
-    right = any(is_kind(kind) for is_kind in of_labels)
+    kind = kind_of(schema.field(column))
+    words = types.is_string, types.is_large_string, types.is_string_view
+    right = any(is_kind(kind) for is_kind in (types.is_integer, *words, types.is_null))
     common.need(right, f"{file}: {column} is {kind}; labels are integers or words")
-    return column, tuple(features.get(column, {}).get("names") or ())
+    names = features.get(column, {}).get("names") or []
+    right = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    common.need(right, f"{file}: the metadata's names of classes are not a list of words")
+    return column, tuple(names)
+
+
+def kind_of(field: pa.Field) -> pa.DataType:
+    """The type of a column's values, however they are encoded."""
+    return field.type.value_type if types.is_dictionary(field.type) else field.type
 
 
 def image_column(schema: pa.Schema, file: Path) -> str:
     """The column of the images; BadInput unless there is exactly one."""
-    of_bytes = types.is_binary, types.is_large_binary
+    of_bytes = types.is_binary, types.is_large_binary, types.is_binary_view
     found = []
     for field in schema:
-        kind = field.type
+        kind = kind_of(field)
         if types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-            kind = kind.field("bytes").type
+            kind = kind_of(kind.field("bytes"))
         if any(is_kind(kind) for is_kind in of_bytes):
             found.append(field.name)
     wanted = "one column of images, as bytes or {bytes, path}"
@@ -220,6 +230,6 @@ def source_of(value: bytes | dict | None, file: str):
     """An image's bytes as a file, or the path to them."""
     if isinstance(value, dict):
         if value["bytes"] is None and value.get("path"):
-            return Path(file).parent / value["path"]
+            return inside(Path(file).parent, str(value["path"]))
         value = value["bytes"]
     return io.BytesIO(value or b"")
