@@ -261,9 +261,7 @@ def begin_or_go_on(work: Path, state: dict, found: dict[str, Images], size: int,
     moved = same and state.get("complete")
     for name in FILES:
         mine = work.parent / name
-        common.need(
-            moved or not os.path.lexists(mine), f"{mine} is there already: move or remove it"
-        )
+        common.need(moved or not mine.exists(), f"{mine} is there already: move or remove it")
     if not same:
         state = {"files": files, "train": 0, "test": 0, "unreadable": {"train": [], "test": []}}
     for part, images in found.items():
@@ -381,7 +379,7 @@ def finish_part(part: str, images: Images, classes: list[str], work: Path, unrea
     for number in {number for _, number in images} - {*labels.tolist()}:
         text = f"{part}: no image of class {classes[number]} can be read"
         # A class may be missing from the test set, as with --test-share.
-        common.need(part == "test", f"{text}; remove the class, or {work} and repair the images")
+        common.need(part == "test", f"{text}: repair some and remove {work}, or remove the class")
         print(text)
     kind = f"of {len(np.unique(labels))} classes" if classes else "without labels"
     if classes:

@@ -115,7 +115,7 @@ def read(source, at_least: int | None = None) -> Image.Image:
     try:
         file = Image.open(source, formats=FORMATS)
     except UnidentifiedImageError:
-        raise ValueError(f"it is none of {', '.join(FORMATS)}") from None
+        raise ValueError(f"it is damaged, or none of {', '.join(FORMATS)}") from None
     except Image.DecompressionBombError as error:
         raise Unsuitable(f"make it smaller: {error}") from None
     with file:

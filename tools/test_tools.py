@@ -1,5 +1,6 @@
 """The tools beside, compared with torchvision, Pillow, loops and a training by hand."""
 
+import contextlib
 import csv
 import functools
 import io
@@ -7,11 +8,14 @@ import itertools
 import json
 import os
 import re
+import runpy
 import shutil
 import struct
 import time
+import warnings
 import zlib
 from argparse import Namespace
+from pathlib import Path
 
 import common
 import decode
@@ -157,12 +161,13 @@ def test_interruptions_change_nothing(tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", replace_and_stop)
-    for step in range(8):  # three batches, a copy without the image, "complete", three files
+    for step in range(9):  # a start, three batches, a copy, "complete", three files
         with pytest.raises(KeyboardInterrupt):
             decode.decode(tmp_path, 4, skip=True)
-        (tmp_path / "train/000.png").write_bytes(b"changed")
-        assert (tmp_path / "x_test.npy").exists() == (step == 7)
-        if step == 4:
+        if step > 0:
+            (tmp_path / "train/000.png").write_bytes(b"changed")
+        assert (tmp_path / "x_test.npy").exists() == (step == 8)
+        if step == 5:
             assert "007.png could not be read" in refusal(lambda: decode.decode(tmp_path, 4))
     monkeypatch.undo()
     (tmp_path / "train/000.png").write_bytes(image)
@@ -185,12 +190,13 @@ def png(kind, bits, raw, transparent=b"", palette=b"", exif=b""):
 GREY16 = struct.pack(">3H", 0, 40000, 65535)
 
 
-def tiff(polarity, raw, bits=16):
-    """A TIFF of one row of three grey pixels, as the format's parts."""
-    tags = {256: 3, 257: 1, 258: bits, 259: 1, 262: polarity, 273: 8, 277: 1, 278: 1, 279: len(raw)}
+def tiff(polarity, raw, bits=16, packed=1):
+    """A TIFF of one row of three grey pixels, as the format's parts; the pixels are the last."""
+    tags = {256: 3, 257: 1, 258: bits, 259: packed, 262: polarity, 273: 122, 277: 1, 278: 1}
+    tags[279] = len(raw)
     entries = b"".join(struct.pack("<HHII", tag, 3, 1, value) for tag, value in tags.items())
-    header = struct.pack("<2sHI", b"II", 42, 8 + len(raw))
-    return header + raw + struct.pack("<H", len(tags)) + entries + bytes(4)
+    header = struct.pack("<2sHIH", b"II", 42, 8, len(tags))
+    return header + entries + bytes(4) + raw
 
 
 ROWS = {  # three pixels of a file -> what they are, in 8 bits
@@ -214,23 +220,50 @@ def test_pixels_are_what_their_file_says(content, grey):
     assert found.tolist() == [[[value] * 3 for value in grey]]
 
 
-def saved_tiff(mode, **options):
+def saved(mode, format="tiff", **options):
     file = io.BytesIO()
-    Image.new(mode, (3, 1)).save(file, "tiff", **options)
-    return file
+    Image.new(mode, (3, 1)).save(file, format, **options)
+    return file.getvalue()
 
 
-NOT_READ = {
-    "several pages": saved_tiff("L", save_all=True, append_images=[Image.new("L", (3, 1))]),
-    "floats": saved_tiff("F"),
-    "signed or 32-bit": saved_tiff("I"),
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n%%EOF\n"
+PAGES = dict(save_all=True, append_images=[Image.new("L", (3, 1))])
+DEFLATED, PACKED = (8, zlib.compress(bytes(3))), (32773, b"\2abc")  # TIFF's compressions
+NOT_READ = {  # a file -> words of the reason
+    "several pages": (saved("L", **PAGES), "several pages"),
+    "floats": (saved("F"), "floats"),
+    "signed": (saved("I"), "signed or 32-bit"),
+    "eps": (EPS, "or none of BMP, "),
+    "pcx": (saved("RGB", "pcx"), "or none of BMP, "),
+    "empty": (b"", "or none of BMP, "),
+    "a tiff of jpeg, cut": (saved("RGB", compression="jpeg")[:-9], "decoder error"),
+    "a deflated tiff, cut": (tiff(1, DEFLATED[1], 8, DEFLATED[0])[:-6], "decoder error"),
+    "a tiff of runs, cut": (tiff(1, PACKED[1], 8, PACKED[0])[:-2], "decoder error"),
+    "a plain tiff, cut": (tiff(1, GREY16)[:-1], "truncated"),
+    "of 400 megapixels": (b"P5 20000 20000 255\n", "make it smaller"),
+    "a long one": (b"P6 900000 200 255\n", "make it smaller"),
 }
 
 
-@pytest.mark.parametrize("reason", NOT_READ)
-def test_what_no_picture_says_is_not_guessed(reason):
-    with pytest.raises(ValueError, match=reason):
-        image_files.read(NOT_READ[reason])
+@pytest.mark.parametrize("content, reason", NOT_READ.values(), ids=NOT_READ)
+def test_what_no_picture_says_is_not_guessed(content, reason):
+    with pytest.raises((ValueError, OSError), match=reason):
+        image_files.read(io.BytesIO(content))
+
+
+NOTED = {  # of Pillow's warnings
+    "large": b"P5 10000 9000 255\n",
+    "damaged exif": png(0, 8, b"\0\7\xff", exif=b"MM\0*\0\0\0\x08\0\1"),
+    "a cut tiff": tiff(1, GREY16)[:60],
+}
+
+
+@pytest.mark.parametrize("content", NOTED.values(), ids=NOTED)
+def test_reading_pictures_warns_of_nothing(content):
+    with warnings.catch_warnings(record=True) as told, contextlib.suppress(Exception):
+        warnings.simplefilter("always")
+        runpy.run_path(image_files.__file__)["read"](io.BytesIO(content))
+    assert told == []
 
 
 def naive(path, size):
@@ -341,8 +374,21 @@ def test_files_are_in_image_folders_order(tmp_path):
     assert [str(tmp_path / name) for name in image_files.find(tmp_path)] == expected
 
 
+IN_LOOPS = {  # names in natural order
+    "numbers": ["0.png", "2.png", "9.png", "10.png", "100.png"],
+    "with words": ["a/1-2.png", "a/1-10.png", "a/10-1.png", "b/02.png", "b/10.png"],
+    "one without": ["a.png", "a2.png", "a10.png"],
+    "codes": ["n01_9f.png", "n01_10.png", "n2_1.png"],
+}
+
+
+@pytest.mark.parametrize("names", IN_LOOPS.values(), ids=IN_LOOPS)
+def test_the_natural_order_is_that_of_numbers(names):
+    assert sorted(sorted(names), key=image_files.ORDERS["natural"]) == names
+
+
 NAMES = ["\ufefftop", " two  blanks ", "a\u2028b", "a\x0bb", "a\x85b", "a\nb", "a\rb"]
-NAMES += ['say "a"', '"a"', "{}", "\\u0041", "a,b", "caf\u00e9", "cafe\u0301"]
+NAMES += ['say "a"', '"a"', "{}", "\\u0041", "a,b", "cafe\u0301"]
 NAMES += [os.fsdecode(b"caf\xe9"), "-1", "\u0926\u093f"]
 
 
@@ -368,6 +414,165 @@ def test_copies_in_both_sets_are_named(tmp_path, capsys):
     assert said in capsys.readouterr().out
 
 
+PNG = png(0, 8, b"\0\7\xff")
+TWO_CLASSES = {f"{file}.png": PNG for file in ("a/0", "a/1", "b/0", "b/1")}
+CAFES = {f"caf{letter}/{i}.png": PNG for letter in ("\u00e9", "e\u0301") for i in range(2)}
+SETS = {"train/caf\u00e9/0.png": PNG, "test/cafe\u0301/0.png": PNG}
+HALF = "--test-share .5"
+BAD_FOLDERS = {  # files, or links to what they name; flags; words of the refusal
+    "classes that look the same": (CAFES, HALF, "look the same; NFC"),
+    "sets that look the same": (SETS, "", "look the same; NFC"),
+    "save_to_disk": (
+        {"train/data-00000-of-00001.arrow": b"", "dataset_dict.json": "{}"},
+        HALF,
+        "to_parquet",
+    ),
+    "save_to_disk, one set": (
+        {"data-00000-of-00001.arrow": b"", "state.json": "{}"},
+        "",
+        "to_parquet",
+    ),
+    "an own folder": (
+        TWO_CLASSES | {".decoding/thesis.txt": "mine"},
+        HALF,
+        "not made by decode.py",
+    ),
+    "an own folder's progress": (
+        TWO_CLASSES | {".decoding/progress.json": '{"epoch": 3}'},
+        HALF,
+        "not of",
+    ),
+    "an own folder, decoded": (
+        TWO_CLASSES | {".decoding/a.txt": "mine", "x_test.npy": np.zeros((2, 4, 4, 3), np.uint8)},
+        HALF,
+        "not made by decode.py",
+    ),
+    "an own file": (TWO_CLASSES | {".decoding": "mine"}, HALF, "not a folder of decode.py"),
+    "a link to a folder": (
+        TWO_CLASSES | {".decoding": Path("a")},
+        HALF,
+        "not a folder of decode.py",
+    ),
+    "a link to nothing": (
+        TWO_CLASSES | {".decoding": Path("gone")},
+        HALF,
+        "not a folder of decode.py",
+    ),
+    "other arrays": (
+        TWO_CLASSES | {"x_test.npy": np.zeros(4)},
+        HALF,
+        "x_test.npy is damaged; float64",
+    ),
+    "no arrays": (TWO_CLASSES | {"x_test.npy": b"no"}, HALF, "x_test.npy is damaged"),
+    "objects": (TWO_CLASSES | {"x_test.npy": np.array([{}])}, HALF, "x_test.npy is damaged"),
+    "a class that vanishes": (
+        TWO_CLASSES | {"b/0.png": b"", "b/1.png": b""},
+        f"{HALF} --skip",
+        "class b",
+    ),
+    "a class of training": (
+        {f"{part}/{name}": PNG for part in ("train", "test") for name in TWO_CLASSES}
+        | {"train/a/0.png": b"no image", "train/a/1.png": PNG[:40]},
+        "--skip",
+        "class a",
+    ),
+    "a large picture": (
+        TWO_CLASSES | {"b/0.ppm": b"P6 20000 20000 255\n"},
+        HALF,
+        "0.ppm; it smaller; ); leave out",
+    ),
+    "several pages": (
+        TWO_CLASSES | {"b/0.tif": saved("L", **PAGES)},
+        HALF,
+        "0.tif; a separate file); leave out",
+    ),
+    "a cut picture": (TWO_CLASSES | {"b/0.png": PNG[:40]}, HALF, "0.png; ); repair"),
+}
+
+
+def contents_of(folder):
+    """All that is in a folder: the bytes of files, the targets of links."""
+    found = {}
+    for path in folder.rglob("*"):
+        found[path] = path.is_file() and path.read_bytes()
+        if path.is_symlink():
+            found[path] = os.readlink(path)
+    return found
+
+
+@pytest.mark.parametrize("files, flags, words", BAD_FOLDERS.values(), ids=BAD_FOLDERS)
+def test_folders_that_do_not_fit_are_refused(tmp_path, files, flags, words):
+    links = {name: target for name, target in files.items() if isinstance(target, Path)}
+    write_files(tmp_path, {name: files[name] for name in files.keys() - links.keys()})
+    for name, target in links.items():
+        (tmp_path / name).symlink_to(target)
+    before = contents_of(tmp_path)
+    message = refusal(f"decode.py --size 4 {flags}", tmp_path)
+    assert [part for part in words.split("; ") if part not in message] == [], message
+    after = contents_of(tmp_path)
+    assert {path: after.get(path) for path in before} == before
+
+
+STARTED = dict(train=1, test=0, unreadable=dict(train=[0], test=[]))
+DAMAGE = {  # what progress.json says instead, or a file beside it; words of the refusal
+    "negative": (dict(train=-1), "damaged"),
+    "more than there are": (dict(train=3), "damaged"),
+    "a word": (dict(test="1"), "damaged"),
+    "a truth value": (dict(test=True), "damaged"),
+    "no lists": (dict(unreadable=7), "damaged"),
+    "another image": (dict(unreadable=dict(train=[1], test=[])), "damaged"),
+    "words for images": (dict(unreadable=dict(train=["0"], test=[])), "damaged"),
+    "no hash": (dict(files=None), "damaged"),
+    "a number for complete": (dict(complete=1), "damaged"),
+    "deep": (b"[" * 200_000, "cannot be read"),
+    "another array": ({"x_train.npy": np.zeros((2, 5, 4, 3), np.uint8)}, "x_train.npy is damaged"),
+    "no array": ({"hash_train.npy": b"no"}, "hash_train.npy is damaged"),
+    "a link": ({"x_train.npy": Path("../a/0.png")}, "x_train.npy is a link"),
+    "a link elsewhere": ({"split.csv": Path("/gone")}, "split.csv is a link"),
+}
+
+
+@pytest.mark.parametrize("damage, words", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_start_is_refused(tmp_path, monkeypatch, damage, words):
+    write_files(tmp_path, TWO_CLASSES)
+    monkeypatch.setattr(decode, "AT_ONCE", 1)
+    command = f"decode.py --size 4 {HALF} --skip-unreadable"
+    work = tmp_path / ".decoding"
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(decode, "finish_part", stop)
+        decode.decode(tmp_path, 4, skip=True, share=0.5)
+    state = read_json(work / "progress.json")
+    write_json(work / "progress.json", state | STARTED)
+    if isinstance(damage, bytes):
+        (work / "progress.json").write_bytes(damage)
+    elif damage.keys() & {*state, "complete"}:
+        write_json(work / "progress.json", state | STARTED | damage)
+    else:
+        ((name, content),) = damage.items()
+        (work / name).unlink(missing_ok=True)
+        if isinstance(content, Path):
+            (work / name).symlink_to(content)
+        else:
+            write_files(work, damage)
+    before = contents_of(tmp_path)
+    assert words in refusal(command, tmp_path)
+    assert contents_of(tmp_path) == before
+
+
+def test_decoding_is_never_silent_for_long(tmp_path, monkeypatch, capsys):
+    write_files(tmp_path, TWO_CLASSES)
+    clock = itertools.count(0, 6)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    run_program(f"decode.py --size 4 {HALF}", tmp_path)
+    told = capsys.readouterr().err
+    steps = "files so far; images listed:; names compared:; train images decoded:; in split.csv:"
+    assert [step for step in steps.split("; ") if step not in told] == []
+
+
 # ---- Parquet
 def write_table(root, name, labels, names):
     """A Parquet file of four images, in groups of two; Hugging Face's where classes have names.
@@ -381,11 +586,11 @@ def write_table(root, name, labels, names):
         Image.fromarray(image).save(file, "png")
         contents.append(file.getvalue())
     columns = {"id": range(4), "img": contents}
-    write_files(root, {f"{name}.parquet": b"", f"elsewhere/{len(name)}.png": contents[3]})
+    folder = (root / name).parent
+    write_files(folder, {f"elsewhere/{len(name)}": contents[3]})
     if names:
         columns["img"] = [dict(bytes=content, path="") for content in contents]
-        there = os.path.relpath(root / f"elsewhere/{len(name)}.png", (root / name).parent)
-        columns["img"][3] = dict(bytes=None, path=there)
+        columns["img"][3] = dict(bytes=None, path=f"elsewhere/{len(name)}")
     if labels is not None:
         columns["label"] = pa.array(labels)
         if isinstance(labels[0], str):
@@ -488,6 +693,56 @@ def test_tables_of_datasets_are_read(tmp_path, monkeypatch):
         assert row["class"] == "r" if number < 4 else "p"
     x = np.concatenate([np.load(tmp_path / f"x_{part}.npy") for part in ("train", "test")])
     assert sorted(x[:, 0, 0, 0].tolist()) == [20 * i for i in range(8)]
+
+
+KINDS = {  # of a column of images; of a column of labels
+    "views": (pa.binary_view(), pa.string_view()),
+    "large": (pa.large_binary(), pa.large_string()),
+    "dictionaries": (pa.dictionary(pa.int32(), pa.binary()), pa.dictionary(pa.int8(), pa.string())),
+    "views in it": (pa.struct({"bytes": pa.binary_view(), "path": pa.string_view()}), pa.int8()),
+}
+
+
+@pytest.mark.parametrize("of_image, of_label", KINDS.values(), ids=KINDS)
+def test_columns_of_all_encodings_are_read(tmp_path, of_image, of_label):
+    images = [PNG, png(0, 8, b"\1\2\3"), PNG, PNG]
+    if pa.types.is_struct(of_image):
+        images = [dict(bytes=image, path="no.png") for image in images]
+    labels = [0, 1, 1, 0] if of_label == pa.int8() else [*"abba"]
+    columns = {"image": pa.array(images, of_image), "label": pa.array(labels, of_label)}
+    for part in "train", "test":
+        pq.write_table(pa.table(columns), tmp_path / f"{part}.parquet")
+    run_program("decode.py --size 1", tmp_path)
+    assert np.load(tmp_path / "x_test.npy").ravel().tolist() == 3 * [7] + 3 * [2] + 6 * [7]
+    assert np.load(tmp_path / "y_train.npy").tolist() == [0, 1, 1, 0]
+
+
+PLACES = {  # what stands in a Parquet file instead of an image -> words of the refusal
+    "no picture": (None, "train.parquet#1 cannot be read"),
+    "neither": (dict(bytes=None, path=None), "train.parquet#1 cannot be read"),
+    "absolute": (dict(bytes=None, path="/etc/passwd"), "is not in it"),
+    "above": (dict(bytes=None, path="../secret.png"), "is not in it"),
+    "above, later": (dict(bytes=None, path="a/../../secret.png"), "is not in it"),
+    "a link": (dict(bytes=None, path="out.png"), "is not in it"),
+    "through a link": (dict(bytes=None, path="out/secret.png"), "is not in it"),
+    "round": (dict(bytes=None, path="round/1.png"), "cannot be read"),
+    "no name": (dict(bytes=None, path="a\0b"), "cannot be read"),
+    "not there": (dict(bytes=None, path="gone.png"), "train.parquet#1 cannot be read"),
+}
+
+
+@pytest.mark.parametrize("place, words", PLACES.values(), ids=PLACES)
+def test_a_path_in_a_table_stays_in_its_folder(tmp_path, place, words):
+    write_files(tmp_path, {"secret.png": PNG, "mine/a/0.txt": ""})
+    mine = tmp_path / "mine"
+    for link, target in {"out": "..", "out.png": "../secret.png", "round": "round"}.items():
+        (mine / link).symlink_to(target)
+    of_image = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    images = pa.array([dict(bytes=PNG, path=None), place], of_image)
+    for part in "train", "test":
+        pq.write_table(pa.table({"image": images}), mine / f"{part}.parquet")
+    assert words in refusal("decode.py --size 4", mine)
+    assert not (mine / "x_train.npy").exists()
 
 
 BAD_TABLES = {  # files with their labels, names of the classes, and words of the refusal
