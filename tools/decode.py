@@ -200,7 +200,7 @@ def find_images(folder: Path, share=None, seed=0, label=None):
 # ---------------------------------------------------------------------------------------- decoding
 def name_of(path: str, folder: Path) -> str:
     """An image file's path relative to its data set's folder, however that folder is written."""
-    return Path(path).relative_to(folder).as_posix()
+    return path.removeprefix(os.path.join(folder, "")).replace(os.sep, "/")
 
 
 def need_room(folder: Path, size: int) -> None:
@@ -482,5 +482,12 @@ def main(argv=None):
     decode(args.folder, args.size, args.skip_unreadable, args.test_share, args.seed, args.label)
 
 
+def silence_libraries() -> None:
+    """Let only Python write to stderr: of a damaged file, libtiff would print lines of its own."""
+    sys.stderr = os.fdopen(os.dup(2), "w", buffering=1)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 if __name__ == "__main__":
+    silence_libraries()
     common.launch(main)
