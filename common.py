@@ -471,7 +471,8 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
             return {file.stem: np.lib.format.open_memmap(file, "c") for file in files}
     except Exception as error:  # what a damaged file may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{name} cannot be read as plain numpy arrays ({reason})") from error
+        remedy = "; save words with .astype('U')" if "Object arrays" in reason else ""
+        raise BadInput(f"{name} cannot be read as plain numpy arrays ({reason}){remedy}") from error
     downloads = dict(cifar10="CIFAR10", cifar100="CIFAR100", stl10="STL10", svhn="SVHN")
     there = f"no {archive}, no {root / name}/*.npy (of pictures: tools/decode.py)"
     need(name in downloads, f"no data set {name}: {there}, and not one of {', '.join(downloads)}")
@@ -528,7 +529,10 @@ def number_labels(train: dict, test: dict, kind: str) -> np.ndarray:
             found[kind] = y = np.char.decode(y, "utf-8", "surrogateescape")
         right = y.size == n and (y.dtype.kind == "U" or (y.dtype.kind in "iu" and y.min() >= 0))
         told = f"{kind}_{part} is {y.dtype} of shape {y.shape}"
-        remedy = "one for each image; of one-hot rows save argmax(1)"
+        remedy = "one for each image"
+        if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind != "U":
+            one_hot = (y.sum(1) == 1).all()
+            remedy += "; of one-hot rows save argmax(1)" if one_hot else "; save one column of them"
         need(right, f"{told}; labels are {n} integers from 0 on or words, {remedy}")
     classes = np.unique(train[kind])
     # In Python: where int64 meets uint64, numpy makes them floats, and neighbours become equal.

@@ -2456,6 +2456,8 @@ REFUSED = {
     "half a second label": (mine(background_train=Y_TRAIN), MINE, "no background_test"),
     "labels of another length": (mine(y_train=Y_TRAIN[:5]), MINE, "y_train has shape"),
     "one-hot labels": (mine(y_train=np.eye(4, dtype=int)[Y_TRAIN]), MINE, "(20, 4); argmax"),
+    "several labels": (mine(y_train=np.ones((20, 14), int)), MINE, "(20, 14); one column"),
+    "words as objects": (mine(y_train=np.array([{}] * 20)), MINE, "plain numpy; astype('U')"),
     "negative label": (mine(y_train=Y_TRAIN - 1), MINE, "from 0 on"),
     "float labels": (mine(y_train=Y_TRAIN / 2), MINE, "y_train is float64"),
     "alien class": (mine(y_test=np.arange(8)), MINE, "[4, 5, 6, 7]"),
