@@ -84,7 +84,9 @@ for measure, (key, margin, digits) in MEASURES.items():
             continue
         ours, theirs = (of_seeds(method, program, key) for program in PROGRAMS)
         difference, half = welch(ours, theirs, 0.90)
-        line[label] = f"{text(difference, half, digits)} {verdict(difference, half, margin)}"
+        line[label] = text(difference, half, digits)
+        if len(ours) and len(theirs):
+            line[label] += f" {verdict(difference, half, margin)}"
     lines.append(line)
 compared = pd.DataFrame(lines)
 

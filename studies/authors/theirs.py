@@ -298,7 +298,8 @@ def main(argv=None):
     final = dict(event="final", epochs=len(records), **metrics, seconds_train=seconds)
     arrays = dict(h=h.numpy(), z=z.numpy(), y=data.classes["y"][data.test["y"]])
     commit = subprocess.getoutput(f"git -C {shlex.quote(str(clone))} rev-parse --short=10 HEAD")
-    about = dict(vars(settings), authors_commit=commit, authors_command=shlex.join(words))
+    command = shlex.join(["main_pretrain.py", *words])
+    about = dict(vars(settings), authors_commit=commit, authors_command=command)
     del about["command"]  # it was not our program
     write_run(out, about, [*records, final], arrays, weights)
 
