@@ -77,7 +77,7 @@ def sizes(*found: pd.Series) -> str:
 # ------------------------------------------------------------------------ the table of the verdicts
 lines = []
 for measure, (key, margin, digits) in MEASURES.items():
-    line = {"ours − theirs": measure, "margin": margin}
+    line = {"ours − theirs": measure, "margin": f"{margin:g}"}
     for label, method in METHODS.items():
         if label == "SimCLR" and measure not in OF_A_DENSE_Z:
             line[label] = "–"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import bayesncl
 import common
-from conftest import refusal
+from conftest import refusal, write_files
 
 import pandas as pd
 import pytest
@@ -101,5 +101,14 @@ def test_an_interval_is_welchs():
     assert TABLE["welch"](a[:1], b, 0.90) == (-4, float("inf"))
 
 
-def test_a_folder_without_their_program_is_refused(tmp_path):
-    assert "git clone" in refusal(f"theirs.py {tmp_path} ncl")
+REFUSED = {  # flags, and words of the refusal
+    "no clone": ("elsewhere ncl", "git clone"),
+    "a full folder": ("clone ncl --out clone", "--out clone is not empty"),
+}
+
+
+@pytest.mark.parametrize("flags, told", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_begin_is_refused(tmp_path, monkeypatch, flags, told):
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path, {"clone/main_pretrain.py": b""})
+    assert told in refusal(f"theirs.py {flags}")
