@@ -2770,7 +2770,8 @@ def test_documented_commands_parse(parse_only, monkeypatch):
 def test_readmes_commands_run(run_of, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     z, h, dino = (torch.randn(60, width).numpy() for width in (7, 5, 4))
-    files = {"embedding.npy": z.clip(0), "latents.npz": dict(z=z), "h.npy": h, "dino.npy": dino}
+    files = {"latents.npz": dict(z=z), "h.npy": h, "dino.npy": dino}
+    np.savetxt("embedding.csv", z.clip(0), delimiter=",", header="a,b,c,d,e,f,g", comments="")
     files |= {"y.npy": np.arange(60) % 3, "names.txt": "ant\nbee\ncat"}
     write_files(tmp_path, files | {"data/mine.npz": shapes.draw(240, 100)})
     Path("images").mkdir()
@@ -2781,25 +2782,41 @@ def test_readmes_commands_run(run_of, tiny, tmp_path, monkeypatch):
     for heading in "Your embeddings", "What a run leaves":
         _, _, text = TEXTS["README.md"].partition(f"\n## {heading}\n")
         for command in re.findall(r"^python (.*?)(?:  .*)?$", text.split("```")[1], re.M):
-            if not re.match("tools/(finetune|robustness).py ", command):  # which take minutes
+            if command.startswith("-c"):
+                subprocess.run(f"{sys.executable} {command}", shell=True, check=True)
+            elif not re.match("tools/(finetune|robustness).py ", command):  # which take minutes
                 run_program(command.replace(" --out runs/my-run", of_run))
+    assert np.array_equal(np.load("embedding.npy"), z.clip(0))
+    assert Path("files.txt").read_text().splitlines() == [f"{i}.png" for i in range(1797)]
     assert {"dimensions.csv", "look.html"} <= {*os.listdir("embedding.npy-interpret")}
     assert {"look.html", "dimensions.csv", "selection.json"} <= {*os.listdir("runs/my-run")}
 
 
-def test_readmes_training_loop_trains_every_part():
+def test_readmes_training_loop_runs_as_it_stands(tmp_path):
+    """By itself, and as two processes beside the two files; each tells its last step."""
     _, _, text = TEXTS["README.md"].partition("\n## In your own training loop\n")
-    backbone, head, gating = nn.Linear(9, 8), nn.Linear(8, 6), nn.Linear(8, 6)
-    view1, view2 = torch.randn(2, 20, 9)
-    names = locals() | {"torch": torch}
-    exec(text.split("```python\n")[1].split("```")[0], names)
-    names["loss"].backward()
-    for part in backbone, head, gating:
-        assert part.weight.grad.abs().max() > 0
-    p = torch.distributions.Bernoulli(names["alpha"])
-    kl = torch.distributions.kl_divergence(p, torch.distributions.Bernoulli(0.8)).sum(1).mean()
-    z1, z2 = (F.relu(head(backbone(v))) * (gating(backbone(v)) > 0) for v in (view1, view2))
-    assert torch.allclose(names["loss"], bayesncl.nt_xent(z1, z2, 0.2) + 3e-5 * kl)
+    program = text.split("```python\n")[1].split("```")[0]
+    program += (
+        "state = dict(z=z, alpha=alpha, loss=loss, grad=[p.grad for p in model.parameters()])\n"
+    )
+    program += "torch.save(state, f'{__file__}-{common.RANK}-{common.WORLD}')\n"
+    write_files(tmp_path, {"mine.py": program})
+    for name in "common.py", "bayesncl.py":
+        shutil.copy(ROOT / name, tmp_path)
+    torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2".split()
+    side_by_side([*torchrun, tmp_path / "mine.py"])
+    exec(program, {"__file__": tmp_path / "mine.py"})
+    for world in 1, 2:
+        states = [torch.load(tmp_path / f"mine.py-{rank}-{world}") for rank in range(world)]
+        z1, z2 = torch.cat([state["z"].view(2, 16, 256) for state in states], 1)
+        p = torch.distributions.Bernoulli(torch.cat([state["alpha"] for state in states]))
+        kl = torch.distributions.kl_divergence(p, torch.distributions.Bernoulli(0.8)).sum(1).mean()
+        loss = bayesncl.nt_xent(z1, z2, 0.2) + 3e-5 * kl
+        for state in states:
+            assert torch.allclose(state["loss"], loss)
+            for gradient, same in zip(state["grad"], states[0]["grad"]):
+                assert gradient.abs().max() > 0
+                assert gradient.equal(same)
 
 
 @pytest.mark.parametrize("page", [path for path in TEXTS if path.endswith(".md")])
@@ -2824,6 +2841,13 @@ def test_readmes_table_is_the_recorded_run(capsys):
     classes = dict(y=torch.arange(10), background=torch.arange(10))
     common.print_table(last, SimpleNamespace(classes=classes, test=classes))
     assert capsys.readouterr().out in TEXTS["README.md"]
+
+
+def test_readme_explains_each_column_of_its_table():
+    _, _, text = TEXTS["README.md"].partition("\n## Try it\n")
+    columns = re.search("^ +(LP@1.*)$", text, re.M)[1]
+    explained = re.findall(r"\*\*(.*?)\*\*:?", text.partition("\n**On a laptop")[0])
+    assert {*re.split("(?<!z:) +", columns)} == {*explained}
 
 
 # ---------------------------------------------------------------------------------- accuracy gates
