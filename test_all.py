@@ -2279,12 +2279,15 @@ def test_captions_name_object_and_background():
 def train_variants(folder, tiny):
     """What each process of the next test does: two steps of each variant, without chance.
 
-    Leaves the folders "<processes> <variant>", and what a process drew next.
+    And before them README's loop. Leaves the folders "<processes> <variant>", and what a process
+    drew next.
     """
 
     def view(x, *_, start=0, **__):
         """Every fourth pixel."""
         return x[..., ::4, start::4] / 255.0
+
+    run_readmes_loop(folder)
 
     def frozen(norm, mode=True):  # BatchNorm would see a process's images alone
         return nn.Module.train(norm, False)
@@ -2303,11 +2306,25 @@ def train_variants(folder, tiny):
     torch.save(torch.rand(9), f"{folder}/{common.WORLD}-{common.RANK}.pt")
 
 
+def run_readmes_loop(folder):
+    """README's training loop as it stands, in each process; leaves what its last step had."""
+    _, _, text = TEXTS["README.md"].partition("\n## In your own training loop\n")
+    names = {}
+    torch.distributed.init_process_group = lambda: None  # launch has called it
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    state = {name: names[name] for name in ("z", "alpha", "loss")}
+    state["gradients"] = [p.grad for p in names["model"].parameters()]
+    torch.save(state, f"{folder}/loop-{common.WORLD}-{common.RANK}.pt")
+
+
 @pytest.fixture(scope="session")
 def one_and_three(tiny, tmp_path_factory):
-    """The folder in which one process, and three under torchrun, have trained the variants."""
+    """The folder where one process, and three under torchrun, have trained the variants."""
     folder = tmp_path_factory.mktemp("processes")
-    code = "import conftest, common, test_all; "  # conftest.py puts our folders on the path
+    code = "import conftest, common; "  # conftest.py puts our folders on the path
+    # The tools, which test_all imports, make themselves one process.
+    code += "of_torchrun = common.RANK, common.WORLD; import test_all; "
+    code += "common.RANK, common.WORLD = of_torchrun; "
     code += f"common.launch(lambda: test_all.train_variants('{folder}', '{tiny}'))"
     torchrun = "-m torch.distributed.run --standalone --nproc_per_node=3 --no-python".split()
     side_by_side(["-c", code], [*torchrun, sys.executable, "-c", code])
@@ -2322,6 +2339,21 @@ def test_three_processes_train_as_one(one_and_three, variant):
     ours, theirs = (common.load_checkpoint(run / "checkpoint.pt")["model"] for run in (three, one))
     for name in theirs:
         assert torch.allclose(ours[name], theirs[name], rtol=0, atol=1e-9), name
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_readmes_loop_counts_the_negatives_of_all_processes(one_and_three, world):
+    paths = [one_and_three / f"loop-{world}-{rank}.pt" for rank in range(world)]
+    states = [common.load_checkpoint(path) for path in paths]
+    z1, z2 = torch.cat([state["z"].view(2, 16, 256) for state in states], 1)
+    p = torch.distributions.Bernoulli(torch.cat([state["alpha"] for state in states]))
+    kl = torch.distributions.kl_divergence(p, torch.distributions.Bernoulli(0.8)).sum(1).mean()
+    loss = bayesncl.nt_xent(z1, z2, 0.2) + 3e-5 * kl
+    for state in states:
+        assert torch.allclose(state["loss"], loss)
+        for gradient, same in zip(state["gradients"], states[0]["gradients"]):
+            assert gradient.abs().max() > 0
+            assert gradient.equal(same)
 
 
 def test_processes_draw_views_of_their_own(one_and_three):
@@ -2790,33 +2822,6 @@ def test_readmes_commands_run(run_of, tiny, tmp_path, monkeypatch):
     assert Path("files.txt").read_text().splitlines() == [f"{i}.png" for i in range(1797)]
     assert {"dimensions.csv", "look.html"} <= {*os.listdir("embedding.npy-interpret")}
     assert {"look.html", "dimensions.csv", "selection.json"} <= {*os.listdir("runs/my-run")}
-
-
-def test_readmes_training_loop_runs_as_it_stands(tmp_path):
-    """By itself, and as two processes beside the two files; each tells its last step."""
-    _, _, text = TEXTS["README.md"].partition("\n## In your own training loop\n")
-    program = text.split("```python\n")[1].split("```")[0]
-    program += (
-        "state = dict(z=z, alpha=alpha, loss=loss, grad=[p.grad for p in model.parameters()])\n"
-    )
-    program += "torch.save(state, f'{__file__}-{common.RANK}-{common.WORLD}')\n"
-    write_files(tmp_path, {"mine.py": program})
-    for name in "common.py", "bayesncl.py":
-        shutil.copy(ROOT / name, tmp_path)
-    torchrun = "-m torch.distributed.run --standalone --nproc_per_node=2".split()
-    side_by_side([*torchrun, tmp_path / "mine.py"])
-    exec(program, {"__file__": tmp_path / "mine.py"})
-    for world in 1, 2:
-        states = [torch.load(tmp_path / f"mine.py-{rank}-{world}") for rank in range(world)]
-        z1, z2 = torch.cat([state["z"].view(2, 16, 256) for state in states], 1)
-        p = torch.distributions.Bernoulli(torch.cat([state["alpha"] for state in states]))
-        kl = torch.distributions.kl_divergence(p, torch.distributions.Bernoulli(0.8)).sum(1).mean()
-        loss = bayesncl.nt_xent(z1, z2, 0.2) + 3e-5 * kl
-        for state in states:
-            assert torch.allclose(state["loss"], loss)
-            for gradient, same in zip(state["grad"], states[0]["grad"]):
-                assert gradient.abs().max() > 0
-                assert gradient.equal(same)
 
 
 @pytest.mark.parametrize("page", [path for path in TEXTS if path.endswith(".md")])
