@@ -2280,12 +2280,15 @@ def test_captions_name_object_and_background():
 def train_variants(folder, tiny):
     """What each process of the next test does: two steps of each variant, without chance.
 
-    Leaves the folders "<processes> <variant>", and what a process drew next.
+    And before them README's loop. Leaves the folders "<processes> <variant>", and what a process
+    drew next.
     """
 
     def view(x, *_, start=0, **__):
         """Every fourth pixel."""
         return x[..., ::4, start::4] / 255.0
+
+    run_readmes_loop(folder)
 
     def frozen(norm, mode=True):  # BatchNorm would see a process's images alone
         return nn.Module.train(norm, False)
@@ -2304,11 +2307,25 @@ def train_variants(folder, tiny):
     torch.save(torch.rand(9), f"{folder}/{common.WORLD}-{common.RANK}.pt")
 
 
+def run_readmes_loop(folder):
+    """README's training loop as it stands, in each process; leaves what its last step had."""
+    _, _, text = TEXTS["README.md"].partition("\n## In your own training loop\n")
+    names = {}
+    torch.distributed.init_process_group = lambda: None  # launch has called it
+    exec(text.split("```python\n")[1].split("```")[0], names)
+    state = {name: names[name] for name in ("z", "alpha", "loss")}
+    state["gradients"] = [p.grad for p in names["model"].parameters()]
+    torch.save(state, f"{folder}/loop-{common.WORLD}-{common.RANK}.pt")
+
+
 @pytest.fixture(scope="session")
 def one_and_three(tiny, tmp_path_factory):
-    """The folder in which one process, and three under torchrun, have trained the variants."""
+    """The folder where one process, and three under torchrun, have trained the variants."""
     folder = tmp_path_factory.mktemp("processes")
-    code = "import conftest, common, test_all; "  # conftest.py puts our folders on the path
+    code = "import conftest, common; "  # conftest.py puts our folders on the path
+    # The tools, which test_all imports, make themselves one process.
+    code += "of_torchrun = common.RANK, common.WORLD; import test_all; "
+    code += "common.RANK, common.WORLD = of_torchrun; "
     code += f"common.launch(lambda: test_all.train_variants('{folder}', '{tiny}'))"
     torchrun = "-m torch.distributed.run --standalone --nproc_per_node=3 --no-python".split()
     side_by_side(["-c", code], [*torchrun, sys.executable, "-c", code])
@@ -2323,6 +2340,21 @@ def test_three_processes_train_as_one(one_and_three, variant):
     ours, theirs = (common.load_checkpoint(run / "checkpoint.pt")["model"] for run in (three, one))
     for name in theirs:
         assert torch.allclose(ours[name], theirs[name], rtol=0, atol=1e-9), name
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_readmes_loop_counts_the_negatives_of_all_processes(one_and_three, world):
+    paths = [one_and_three / f"loop-{world}-{rank}.pt" for rank in range(world)]
+    states = [common.load_checkpoint(path) for path in paths]
+    z1, z2 = torch.cat([state["z"].view(2, 16, 256) for state in states], 1)
+    p = torch.distributions.Bernoulli(torch.cat([state["alpha"] for state in states]))
+    kl = torch.distributions.kl_divergence(p, torch.distributions.Bernoulli(0.8)).sum(1).mean()
+    loss = bayesncl.nt_xent(z1, z2, 0.2) + 3e-5 * kl
+    for state in states:
+        assert torch.allclose(state["loss"], loss)
+        for gradient, same in zip(state["gradients"], states[0]["gradients"]):
+            assert gradient.abs().max() > 0
+            assert gradient.equal(same)
 
 
 def test_processes_draw_views_of_their_own(one_and_three):
@@ -2900,7 +2932,8 @@ def test_documented_commands_parse(parse_only, monkeypatch):
 def test_readmes_commands_run(run_of, tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     z, h, dino = (torch.randn(60, width).numpy() for width in (7, 5, 4))
-    files = {"embedding.npy": z.clip(0), "latents.npz": dict(z=z), "h.npy": h, "dino.npy": dino}
+    files = {"latents.npz": dict(z=z), "h.npy": h, "dino.npy": dino}
+    np.savetxt("embedding.csv", z.clip(0), delimiter=",", header="a,b,c,d,e,f,g", comments="")
     files |= {"y.npy": np.arange(60) % 3, "names.txt": "ant\nbee\ncat"}
     write_files(tmp_path, files | {"data/mine.npz": shapes.draw(240, 100)})
     Path("images").mkdir()
@@ -2911,25 +2944,14 @@ def test_readmes_commands_run(run_of, tiny, tmp_path, monkeypatch):
     for heading in "Your embeddings", "What a run leaves":
         _, _, text = TEXTS["README.md"].partition(f"\n## {heading}\n")
         for command in re.findall(r"^python (.*?)(?:  .*)?$", text.split("```")[1], re.M):
-            if not re.match("tools/(finetune|robustness).py ", command):  # which take minutes
+            if command.startswith("-c"):
+                subprocess.run(f"{sys.executable} {command}", shell=True, check=True)
+            elif not re.match("tools/(finetune|robustness).py ", command):  # which take minutes
                 run_program(command.replace(" --out runs/my-run", of_run))
+    assert np.array_equal(np.load("embedding.npy"), z.clip(0))
+    assert Path("files.txt").read_text().splitlines() == [f"{i}.png" for i in range(1797)]
     assert {"dimensions.csv", "look.html"} <= {*os.listdir("embedding.npy-interpret")}
     assert {"look.html", "dimensions.csv", "selection.json"} <= {*os.listdir("runs/my-run")}
-
-
-def test_readmes_training_loop_trains_every_part():
-    _, _, text = TEXTS["README.md"].partition("\n## In your own training loop\n")
-    backbone, head, gating = nn.Linear(9, 8), nn.Linear(8, 6), nn.Linear(8, 6)
-    view1, view2 = torch.randn(2, 20, 9)
-    names = locals() | {"torch": torch}
-    exec(text.split("```python\n")[1].split("```")[0], names)
-    names["loss"].backward()
-    for part in backbone, head, gating:
-        assert part.weight.grad.abs().max() > 0
-    p = torch.distributions.Bernoulli(names["alpha"])
-    kl = torch.distributions.kl_divergence(p, torch.distributions.Bernoulli(0.8)).sum(1).mean()
-    z1, z2 = (F.relu(head(backbone(v))) * (gating(backbone(v)) > 0) for v in (view1, view2))
-    assert torch.allclose(names["loss"], bayesncl.nt_xent(z1, z2, 0.2) + 3e-5 * kl)
 
 
 @pytest.mark.parametrize("page", [path for path in TEXTS if path.endswith(".md")])
@@ -2954,6 +2976,13 @@ def test_readmes_table_is_the_recorded_run(capsys):
     classes = dict(y=torch.arange(10), background=torch.arange(10))
     common.print_table(last, SimpleNamespace(classes=classes, test=classes))
     assert capsys.readouterr().out in TEXTS["README.md"]
+
+
+def test_readme_explains_each_column_of_its_table():
+    _, _, text = TEXTS["README.md"].partition("\n## Try it\n")
+    columns = re.search("^ +(LP@1.*)$", text, re.M)[1]
+    explained = re.findall(r"\*\*(.*?)\*\*:?", text.partition("\n**On a laptop")[0])
+    assert {*re.split("(?<!z:) +", columns)} == {*explained}
 
 
 # ---------------------------------------------------------------------------------- accuracy gates

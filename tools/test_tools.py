@@ -718,7 +718,7 @@ def test_finetuning_is_a_training_by_hand(run_of, tmp_path, flags):
     assert read_json(folder / "finetune.json") == pytest.approx(expected)
 
 
-def test_no_rate_is_tried_on_held_out_images(monkeypatch):
+def test_no_rate_is_tried_on_held_out_images(monkeypatch, capsys):
     trained_on = []
     monkeypatch.setattr(finetune, "finetune", lambda *given: trained_on.append(given[3]))
     monkeypatch.setattr(finetune, "accuracy", lambda *_: (50, 50))
@@ -727,6 +727,8 @@ def test_no_rate_is_tried_on_held_out_images(monkeypatch):
     finetune.tuned_lr(lambda: (None, 1), data, torch.arange(40), run, args)
     held = torch.randperm(40, generator=torch.Generator().manual_seed(0)) < 4
     assert [chosen.tolist() for chosen in trained_on] == 2 * [(~held).nonzero()[:, 0].tolist()]
+    told = "36 labels, rate 0.1: 50.0 % on the held-out tenth"
+    assert capsys.readouterr().out.splitlines() == [told, told.replace("0.1", "0.2")]
 
 
 def test_a_single_label_is_not_trained_on():
