@@ -33,6 +33,8 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+MARKS = {"words.json": b'{\n "'}  # as interpret.MARKS
+
 
 def read_captions(folder: Path, n: int) -> tuple[Tensor, list[str]]:
     """Embeddings (N, K) and strings of a run's n test captions; BadInput if there are none."""
@@ -154,7 +156,7 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
     words, means = activations_by_word(t, captions)
     said = strongest_words(words, means)
 
-    known = look.class_names_of_run(vars(run), data_root or run.data_root, classes)
+    known = look.class_names_of_run(folder, vars(run), data_root, classes)
     labels, names = named_labels(e.labels, known, classes)
     first = []
     for pairs in said:
@@ -173,6 +175,8 @@ def main(argv=None):
     flags.add_argument("--classes", type=Path, help="a file with the class names, one per line")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     args = flags.parse_args(argv)
+    for folder in args.runs:
+        interpret.make_folder(folder, MARKS)
     rows = [["run", "nameable", "by chance", "nameable by 20", "by chance"]]
     for folder in args.runs:
         numbers, said = measure(folder, args.classes, args.data_root)
