@@ -349,6 +349,8 @@ def main(argv=None):
     data = common.Data(args, unlabelled=False)
     if args.resume and args.classes:  # a copy; the file of that name may be another one by now
         args.classes = Path(args.resume, "classes.txt")
+        told = f"{args.classes} is not there: copy the file of --classes there"
+        common.need(args.classes.exists(), told)
     names = class_names(args, data)
     captions, captions_test = captions_of(args, data, names)
     steps = data.steps(args.batch_size)  # in an epoch

@@ -1559,7 +1559,7 @@ def launch(main, *errors) -> None:
         # Where memory is short, numpy raises a MemoryError, torch a RuntimeError.
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
             raise
-        print(f"{program}: {' '.join(str(error).split())[:400]}", file=sys.stderr)
+        print(f"{program}: {' '.join(str(error).split())[:500]}", file=sys.stderr)
         sys.exit(2)
 
 

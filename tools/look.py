@@ -73,12 +73,11 @@ BINS = 32  # bars of its histogram
 # and of an image
 TOP = 32  # dimensions that it activates most
 NEAR = 12  # nearest other images
-# Lists the files of a folder by the numbers in their names.
-BY_NUMBER = (
-    """By numbers: python -c "import glob, re; print(*sorted(glob.glob('**/*.*', root_dir='{}', """
-    """recursive=True), key=lambda f: re.sub('[0-9]+', lambda n: n[0].zfill(20), f)), sep='\\n')" """
-    """> names.txt (as sorted() does: without key=...)"""
-)
+# A command that lists the files of a folder by the numbers in their names.
+FILES = "glob.glob('**/*.*', root_dir='{}', recursive=True)"
+NUMBER = "re.sub('[0-9]+', lambda n: n[0].zfill(20), name)"  # 7 becomes 00000000000000000007
+LISTING = f"import glob, re; print(*sorted({FILES}, key=lambda name: {NUMBER}), sep='\\n')"
+BY_NUMBER = f'python -c "{LISTING}" > names.txt'
 OF_RECORD = "epochs", "explained_variance", "lp1", "background_lp1"  # of a run's final record
 MARKS = {  # as interpret.MARKS
     "dimensions.csv": interpret.MARKS["dimensions.csv"],
@@ -119,23 +118,20 @@ def read_run(folder: Path) -> dict:
     path = folder / "words.json"
     if path.exists():
         config["words"] = run_folder.read_json(path).get("words")
-        need(are_words(config["words"]), f"{path} is damaged: write it anew with tools/words.py")
+        need(are_words(config["words"]), f"{path} is damaged: delete it, and run tools/words.py")
     return config
 
 
 def are_words(found) -> bool:
     """Whether this is a list for each dimension, of pairs: a word, a number."""
-    if not isinstance(found, list):
-        return False
-    for pairs in found:
-        if not isinstance(pairs, list):
-            return False
-        for pair in pairs:
-            if not isinstance(pair, list) or [type(value) for value in pair[:1]] != [str]:
-                return False
-            if len(pair) != 2 or not is_finite(pair[1]):
-                return False
-    return True
+    lists = isinstance(found, list) and all(isinstance(pairs, list) for pairs in found)
+    return lists and all(is_pair(pair) for pairs in found for pair in pairs)
+
+
+def is_pair(pair) -> bool:
+    """Whether this is a list of a word and a finite number."""
+    is_list = isinstance(pair, list) and len(pair) == 2
+    return is_list and isinstance(pair[0], str) and is_finite(pair[1])
 
 
 def is_finite(value) -> bool:
@@ -319,7 +315,7 @@ def need_one_order(folder: Path, names: list[str]) -> None:
             text = f"{folder}: where sorted() has {one}, {program} has {other}"
             remedy = "say with --names, a text file, which row of z is which"
             if program == "natural":
-                remedy = f"which row is which? {BY_NUMBER.format(folder)}, then --names names.txt"
+                remedy += f". In the order of numbers: {BY_NUMBER.format(folder)}"
             need(one == other, f"{text}: {remedy}")
 
 

@@ -33,7 +33,7 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-MARKS = {"words.json": b'{\n "'}  # as interpret.MARKS
+MARKS = {"words.json": b'\n "words": ['}  # as interpret.MARKS
 
 
 def read_captions(folder: Path, n: int) -> tuple[Tensor, list[str]]:
@@ -153,6 +153,7 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
     run = read_run(folder)
     e = interpret.read_embedding(folder)
     t, captions = read_captions(folder, e.N)
+    interpret.make_folder(folder, MARKS)
     words, means = activations_by_word(t, captions)
     said = strongest_words(words, means)
 
@@ -175,8 +176,6 @@ def main(argv=None):
     flags.add_argument("--classes", type=Path, help="a file with the class names, one per line")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
     args = flags.parse_args(argv)
-    for folder in args.runs:
-        interpret.make_folder(folder, MARKS)
     rows = [["run", "nameable", "by chance", "nameable by 20", "by chance"]]
     for folder in args.runs:
         numbers, said = measure(folder, args.classes, args.data_root)
