@@ -1331,8 +1331,10 @@ def unquoted(line: str) -> str:
 
 TABLES = {".csv": "read_csv", ".tsv": "read_table", ".parquet": "read_parquet"}  # by pandas
 TABLES |= {".feather": "read_feather", ".xlsx": "read_excel"}
+OBJECTS = "objects are not loaded: of words, as of pandas, save np.asarray(y, str)"
 REMEDIES = {  # what a library says of a file that holds Python objects; what to do
-    "Object arrays": "objects are not loaded: of words, as of pandas, save np.asarray(y, str)",
+    "Object arrays": OBJECTS,
+    "Python objects in dtype": OBJECTS,
     "Weights only": "it holds more than tensors: save tensors, or an .npz",
 }
 
@@ -1348,11 +1350,12 @@ def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
     need(path.exists(), f"{path} is not there")
     need(not path.is_dir(), f"{path} is a folder; give a file of {', '.join(readers)}")
     if kind in TABLES:
+        hint = " (header=None without a heading)" if kind in (".csv", ".tsv") else ""
         table = f'pandas.{TABLES[kind]}("{path.name}")'
-        save = f'np.save("{path.stem}.npy", {table}.select_dtypes("number"))'
-        less = 'of one with labels or ids beside them: .drop(columns=["y"]) first'
-        words = f'of words: np.save("y.npy", np.asarray({table}["y"], str))'
-        raise BadInput(f"{path} is a table. Save its numbers: {save}; {less}; {words}")
+        numbers = f'np.save("{path.stem}.npy", {table}.select_dtypes("number"))'
+        words = f'np.save("y.npy", np.asarray({table}["y"], str))'
+        text = f"{path} is a table. Save its numbers, without labels and ids: {numbers}"
+        raise BadInput(f"{text}{hint}; or words: {words}")
     need(kind in readers, f"{path}: give a run's folder or a file of {', '.join(readers)}")
     try:
         return readers[kind](path)
