@@ -83,6 +83,7 @@ import secrets
 import sys
 import tempfile
 import time
+import warnings
 import zipfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -1358,7 +1359,9 @@ def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
         raise BadInput(f"{text}{hint}; or words: {words}")
     need(kind in readers, f"{path}: give a run's folder or a file of {', '.join(readers)}")
     try:
-        return readers[kind](path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy and torch tell what no user can change
+            return readers[kind](path)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except ImportError as error:

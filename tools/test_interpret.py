@@ -534,6 +534,7 @@ WRITTEN = {  # a file, how it is written
 }
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", WRITTEN)
 def test_every_format_is_read_alike(tmp_path, name):
     WRITTEN[name](tmp_path / name)
