@@ -17,6 +17,7 @@ from unittest import mock
 
 import common
 import interpret
+import look
 import run_folder
 import shapes
 from conftest import ROOT, naive_chance, refusal, run_program, write_files
@@ -552,7 +553,7 @@ def test_every_format_is_read_alike(tmp_path, name):
 def in_the_way(folder):
     """What is where results are to be written, by a name for it: a function that puts it there."""
     own = folder / "own.txt"
-    own.write_text("mine")
+    own.write_bytes(b"".join([*interpret.MARKS.values(), *look.MARKS.values()]))
     out = folder / "out"
     return {
         "a file of that name": lambda name: (out.mkdir(), (out / name).write_text("mine")),

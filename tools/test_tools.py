@@ -898,6 +898,11 @@ def test_a_run_keeps_the_names_of_its_classes(tiny, tmp_path):
     run_program("mmncl.py --resume", tmp_path / "run")
     run_program("words.py", tmp_path / "run")
     assert "nameable" in read_json(tmp_path / "run/words.json")
+    files = dict(np.load(tmp_path / "run/text.npz"))
+    for key, damaged in ("captions", np.arange(100)), ("z", files["z"][:, 1:]):
+        np.savez(tmp_path / "run/text.npz", **files | {key: damaged})
+        assert "no text.npz of" in refusal("words.py", tmp_path / "run")
+    np.savez(tmp_path / "run/text.npz", **files)
     own.write_text("another's")
     (tmp_path / "run/words.json").write_text("{}")
     assert "names 1 classes" in refusal("mmncl.py --resume", tmp_path / "run")
