@@ -592,11 +592,9 @@ def test_older_results_stay_whole_on_a_full_disk(tmp_path, monkeypatch, program)
     run_program(program, tmp_path / "z.npy", "--out", tmp_path / "out")
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
     run_program(program, tmp_path / "z.npy", "--out", tmp_path / "out")  # they are ours
-    full = OSError(28, "No space left on device")
-    rows = [*"1234567", full]
-    with monkeypatch.context() as patch:
-        patch.setattr(interpret, "format_cell", mock.Mock(side_effect=itertools.chain(rows)))
-        assert "No space left" in refusal(program, tmp_path / "z.npy", "--out", tmp_path / "out")
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr(csv, "writer", full)  # of dimensions.csv, when it is open
+    assert "No space left" in refusal(program, tmp_path / "z.npy", "--out", tmp_path / "out")
     assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
 
 
