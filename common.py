@@ -72,9 +72,10 @@ def need(condition, text: str) -> None:
 
 # ------------------------------------------------------------------------------------------- flags
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-# What torchrun sets. One or two of them alone are some cluster's, and mean nothing here.
-OF_TORCHRUN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"
-LAUNCHED = all(os.environ.get(name) for name in OF_TORCHRUN)
+# torchrun sets these, and MASTER_ADDR. A cluster may set some of them for purposes of its own.
+OF_TORCHRUN = "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"
+LAUNCHED = all(os.environ.get(name, "").isdecimal() for name in OF_TORCHRUN)
+LAUNCHED = LAUNCHED and "MASTER_ADDR" in os.environ
 RANK = int(os.environ["RANK"]) if LAUNCHED else 0  # this process's number
 WORLD = int(os.environ["WORLD_SIZE"]) if LAUNCHED else 1  # how many train together
 
@@ -187,6 +188,9 @@ class Parser(argparse.ArgumentParser):
     def parse(self, argv=None) -> argparse.Namespace:
         """The settings of a new run, or of the one that --resume names."""
         typed = vars(self.parse_args(argv))
+        alone = not (os.environ.get("RANK") or os.environ.get("WORLD_SIZE"))
+        text = "RANK or WORLD_SIZE is set, but not by torchrun: unset it, or start with torchrun"
+        need(alone or LAUNCHED, text)
         if "resume" in typed:
             settings = self.settings_of(Path(typed["resume"]))
             free = {"resume", "device", "data_root", "compile", *self.of_a_start}
@@ -261,13 +265,13 @@ def settings_of_run(run: Path) -> dict:
     return settings
 
 
-def read_json(path: Path) -> dict:
-    """The dictionary in a JSON file; BadInput if there is none."""
+def read_json(path: Path, kind=dict):
+    """What a JSON file holds, a dictionary or another `kind`; BadInput if there is none."""
     try:
         size = path.stat().st_size
         need(size < 2**27, f"{path} has {size / 1e6:.0f} MB: it is none of ours")
         found = json.loads(path.read_bytes())
-        need(isinstance(found, dict), f"{path} is damaged: it holds no dictionary")
+        need(isinstance(found, kind), f"{path} is damaged: it holds no {kind.__name__}")
         return found
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, BadInput):
@@ -467,7 +471,8 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
             return {file.stem: np.lib.format.open_memmap(file, "c") for file in files}
     except Exception as error:  # what a damaged file may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{name} cannot be read as plain numpy arrays ({reason})") from error
+        remedy = "; save words with .astype('U')" if "Object arrays" in reason else ""
+        raise BadInput(f"{name} cannot be read as plain numpy arrays ({reason}){remedy}") from error
     downloads = dict(cifar10="CIFAR10", cifar100="CIFAR100", stl10="STL10", svhn="SVHN")
     there = f"no {archive}, no {root / name}/*.npy (of pictures: tools/decode.py)"
     need(name in downloads, f"no data set {name}: {there}, and not one of {', '.join(downloads)}")
@@ -524,7 +529,10 @@ def number_labels(train: dict, test: dict, kind: str) -> np.ndarray:
             found[kind] = y = np.char.decode(y, "utf-8", "surrogateescape")
         right = y.size == n and (y.dtype.kind == "U" or (y.dtype.kind in "iu" and y.min() >= 0))
         told = f"{kind}_{part} is {y.dtype} of shape {y.shape}"
-        remedy = "one for each image; of one-hot rows save argmax(1)"
+        remedy = "one for each image"
+        if y.ndim == 2 and y.shape[1] > 1 and y.dtype.kind != "U":
+            one_hot = (y.sum(1) == 1).all()
+            remedy += "; of one-hot rows save argmax(1)" if one_hot else "; save one column of them"
         need(right, f"{told}; labels are {n} integers from 0 on or words, {remedy}")
     classes = np.unique(train[kind])
     # In Python: where int64 meets uint64, numpy makes them floats, and neighbours become equal.

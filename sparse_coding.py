@@ -627,7 +627,7 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
 
     records: about half as many as there are measurements, T
     memory: a file that notes how far the training is; if it is there, training goes on from it
-    what: the name under which progress is printed; None prints nothing
+    what: the name under which stderr tells progress; None tells nothing
     → the replicas, dicts of seed, swept factors and "uncovered"
     → the curves, arrays: "epoch" (T,), and (T, R) each of
       min, median, max   of max_cosine
@@ -643,16 +643,16 @@ def train(s: SimpleNamespace, device="cpu", records=30, memory=None, what=None):
         curves = recall(memory, model, data)
 
     to_measure = epochs_to_measure(s, records)
-    saved = told = time.perf_counter()
-    for epoch in range(max(curves), s.epochs):
+    saved = time.perf_counter()
+    epochs = range(max(curves), s.epochs)
+    if what:
+        epochs = common.progress(epochs, f"{what}: epoch")
+    for epoch in epochs:
         losses = []
         for number, (a1, a2) in enumerate(data.views(), start=epoch * s.batches):
             losses.append(step(s, data, model, a1, a2, number))
 
         done = epoch + 1
-        if what and time.perf_counter() - told > 10:
-            print(f"{what}: {done} of {s.epochs} epochs", flush=True)
-            told = time.perf_counter()
         if done not in to_measure:
             continue
         loss = torch.stack(losses).mean(0)  # (R,)

@@ -202,7 +202,7 @@ def of_run(folder: Path) -> dict:
         record["seed"] = seed
     record["settings"] = read_json(folder / "config.json")
     if (folder / "results.json").exists():
-        record["results"] = read_json(folder / "results.json")
+        record["results"] = read_json(folder / "results.json", object)  # of some a list
         return record
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     *epochs, record["final"] = [json.loads(line) for line in lines]

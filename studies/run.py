@@ -108,8 +108,17 @@ class Failed(Exception):
     """A command that ended with another exit code than 0, or a run that cannot be recorded."""
 
 
+def last_line(log: Path) -> str:
+    """What a program printed last into a file."""
+    *_, last = ["", *log.read_text(errors="replace").splitlines()]
+    return last
+
+
 def call(command: list[str], log: Path, device: str) -> None:
-    """Run a program to its end; what it prints is added to a file. Raises Failed."""
+    """Run a program to its end; what it prints is added to a file. Raises Failed.
+
+    Until then stderr has its last line every ten seconds if that is a terminal, else every minute.
+    """
     environment = dict(os.environ)
     if device == "cpu":
         environment |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -117,11 +126,15 @@ def call(command: list[str], log: Path, device: str) -> None:
         started = [sys.executable, *command]
         program = subprocess.Popen(started, cwd=ROOT, stdout=file, stderr=file, env=environment)
         RUNNING.add(program)
-    code = program.wait()
+    code = None
+    while code is None:
+        try:
+            code = program.wait(10 if sys.stderr.isatty() else 60)
+        except subprocess.TimeoutExpired:
+            print(f"{log.stem}: {last_line(log)}", file=sys.stderr, flush=True)
     RUNNING.discard(program)
     if code:
-        *_, last = ["", *log.read_text().splitlines()]
-        raise Failed(f"{shlex.join(command)}: exit code {code}: {last}")
+        raise Failed(f"{shlex.join(command)}: exit code {code}: {last_line(log)}")
 
 
 def make(question: str, run: str, seed: int | None, lines: list[str], args) -> bool:

@@ -423,6 +423,29 @@ def test_other_flags_and_other_lines_are_refused(planted, capsys, case):
     assert calls() == ""
 
 
+@pytest.mark.parametrize("terminal, seconds", [(True, 10), (False, 60)])
+def test_the_last_line_of_a_log_is_told(repository, monkeypatch, capsys, terminal, seconds):
+    class Program:
+        """It has printed a line whenever it is waited for, and has ended the third time."""
+
+        def __init__(self, command, stdout, **_):
+            self.lines = iter(["one", "two"])
+            self.log = Path(stdout.name)
+
+        def wait(self, timeout):
+            assert timeout == seconds
+            for line in self.lines:
+                with open(self.log, "a") as file:
+                    print(line, file=file)
+                raise subprocess.TimeoutExpired("", timeout)
+            return 0
+
+    monkeypatch.setattr(subprocess, "Popen", Program)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
+    run.call(["ncl.py"], Path("a-seed1.log"), "cpu")
+    assert capsys.readouterr().err == "a-seed1: one\na-seed1: two\n"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_end_ends_the_runs_too(planted, number):
     planted("a 1-2 python ncl.py --lr 9\n")
@@ -594,6 +617,25 @@ def test_the_closed_form_is_what_steps_give():
     a, b = (2 * lr * keep**2 * (kappa + noise**2) for lr in lrs[:2])
     early = a * (decay - a) * (decay - b) + b * (decay - b) * (decay + a)  # an index
     assert printed == pytest.approx(early)
+
+
+OF_FOUR = sc.setting(dict(epochs=4, seeds=1), {}, True)
+I = torch.eye(2, dtype=torch.float64)
+LOOPS = {  # each of four steps; what it is called
+    "3, b = 0.5: step": lambda: theory.half_round(I, I, 0.5, 0.5, 0.5, steps=4),
+    "1(b), τ = 3: step": lambda: theory.lowest_loss_9(2, 0.5, 3, theory.one_mask, 1, steps=4),
+    "fig4: epoch": lambda: sc.train(OF_FOUR, what="fig4"),
+    "": lambda: sc.train(OF_FOUR),
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_long_loop_tells_how_far_it_is(monkeypatch, capsys, name):
+    clock = itertools.count(0, 6)  # six seconds a step
+    monkeypatch.setattr(common, "time", Namespace(monotonic=lambda: next(clock)))
+    LOOPS[name]()
+    told = f"{name} 1/4, 36 s left\n" if name else ""
+    assert capsys.readouterr().err == told
 
 
 @pytest.mark.slow

@@ -98,7 +98,7 @@ def finetune(
     epochs = max(args.epochs, math.ceil(args.min_steps / steps))
     bf16 = common.has_bf16(device.type)
     model.train()
-    for step in progress(range(epochs * steps), f"{len(chosen)} labels, rate {lr:g}, step"):
+    for step in progress(range(epochs * steps), f"{len(chosen)} labels, rate {lr:g}: step"):
         if step % steps == 0:
             order = chosen[torch.randperm(len(chosen))]
             batches = order.split(batch)
@@ -129,7 +129,7 @@ def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[fl
     model.eval()
     device = next(model.parameters()).device
     scores = []
-    for x in progress(images.split(500), "accuracy, 500 images at a time"):
+    for x in progress(images.split(500), "accuracy, 500 images at a time:"):
         scores.append(model(common.eval_view(x.to(device), size)))
     return common.top_1_and_5(torch.cat(scores), y.to(device))
 
@@ -149,6 +149,7 @@ def tuned_lr(start, data: common.Data, chosen: Tensor, run, args) -> float:
     for lr in sorted(args.tune):
         model = finetune(*start(), data, others, run, args, lr)
         top1, _ = accuracy(model, data.train["x"][held], data.train["y"][held], run.image_size)
+        print(f"{len(others)} labels, rate {lr:g}: {top1:.1f} % on the held-out tenth", flush=True)
         if top1 > best_accuracy:
             best_accuracy = top1
             best_lr = lr

@@ -5,11 +5,11 @@ import functools
 import io
 import itertools
 import json
+import math
 import os
 import re
 import shutil
 import struct
-import time
 import zlib
 from argparse import Namespace
 
@@ -24,8 +24,9 @@ import robustness
 import selection
 import shapes
 import sparsehead
+from common import read_json
 from conftest import ROOT, records, refusal, run_program, write_files
-from run_folder import data_of, load_run, progress, read_json, read_run, write_json
+from run_folder import data_of, inside, load_run, read_log, read_run, write_json
 
 import numpy as np
 import pyarrow as pa
@@ -536,14 +537,29 @@ def test_tables_that_do_not_fit_are_refused(tmp_path, table):
 
 
 # --------------------------------------------------------------------------------- a run's settings
-BAD_SETTINGS = {  # config.json, and words of the refusal
+BAD_SETTINGS = {  # config.json, all of it or what is changed; words of the refusal
     "not there": (None, "FileNotFoundError"),
     "no JSON": ('{"method": "n', "JSONDecodeError"),
-    "a list": ("[1, 2]", "holds no settings"),
-    "another program's": ('{"method": "theory_gate"}', "no valid dataset"),
-    "a number for a name": ('{"dataset": 0.5}', "no valid dataset"),
-    "a number for a folder": ('{"data_root": -1}', "no valid data_root"),
-    "null for a share": ('{"gray": null}', "no valid gray"),
+    "a list": ("[1, 2]", "holds no dict"),
+    "deep": (200_000 * '{"a":', "RecursionError"),
+    "digits": ('{"epochs": ' + 9999 * "1" + "}", "ValueError"),
+    "not text": ("\xff\xfe", "cannot be read"),
+    "another program's": (dict(method="theory_gate"), "names none of simclr"),
+    "a module": (dict(method="os"), "names none of simclr"),
+    "no method": (dict(method=["ncl"]), "names none of simclr"),
+    "a number for a name": (dict(dataset=5), "dataset is '5'"),
+    "a number for a folder": (dict(data_root=-1), "data_root is '-1'"),
+    "null for a share": (dict(gray=None), "gray is 'None'"),
+    "a size in words": (dict(image_size="32"), "image_size is '32'"),
+    "half a pixel": (dict(image_size=32.5), "image_size is '32.5'"),
+    "a negative size": (dict(image_size=-1), "image_size is '-1'"),
+    "a huge size": (dict(image_size=10**9 * 10**9), "image_size is '1000000000000000000'"),
+    "nan": (dict(jitter=math.nan), "jitter is 'nan'"),
+    "a limit in words": (dict(limit="x"), "limit is 'x'"),
+    "truth for a number": (dict(epochs=True), "epochs is 'True'"),
+    "a number for truth": (dict(compile=1), "compile is '1'"),
+    "no such network": (dict(arch="vit"), "arch is 'vit'"),
+    "a list of networks": (dict(arch=["resnet8"]), "arch is"),
 }
 
 
@@ -551,11 +567,61 @@ BAD_SETTINGS = {  # config.json, and words of the refusal
 def test_a_runs_settings_are_read_or_refused(run_of, tmp_path, text, told):
     good = read_json(run_of("ncl") / "config.json")
     assert vars(read_run(run_of("ncl"))) == good
+    if isinstance(text, dict):
+        text = json.dumps(good | text)
     if text is not None:
-        if text.endswith("}") and "theory" not in text:  # one of them is changed
-            text = json.dumps(good | json.loads(text))
-        (tmp_path / "config.json").write_text(text)
+        (tmp_path / "config.json").write_text(text, encoding="latin-1")
     assert told in refusal(lambda: read_run(tmp_path))
+
+
+BAD_LOGS = {  # metrics.jsonl, and words of the refusal
+    "not there": (None, "FileNotFoundError"),
+    "half a line": ('{"epoch": 1}\n{"ep', "JSONDecodeError"),
+    "a list": ("[]", "holds no dictionary"),
+    "deep": (200_000 * "[", "RecursionError"),
+    "a number of numbers": ('{"lp1": {"a": 1}}', "lp1 is no number"),
+}
+
+
+@pytest.mark.parametrize("text, told", BAD_LOGS.values(), ids=BAD_LOGS)
+def test_damaged_logs_are_refused(tmp_path, text, told):
+    if text is not None:
+        (tmp_path / "metrics.jsonl").write_text(text)
+    assert told in refusal(lambda: read_log(tmp_path))
+
+
+# A run that somebody gives away does not decide what is read from the reader's disk.
+@pytest.mark.parametrize(
+    "settings",
+    [dict(data_root="/private"), dict(data_root="../private"), dict(dataset="../private/data")],
+)
+def test_no_setting_leads_out_of_the_folder(run_of, tmp_path, settings):
+    folder = copy_of(run_of("ncl"), tmp_path, fingerprint=None, **settings)
+    assert "give --data-root" in refusal(lambda: data_of(read_run(folder)))
+
+
+OUTSIDE = "/etc/hostname", "../a.txt", "b/../../a.txt", "link", "into/a.txt"
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_paths_that_files_name_stay_inside(tmp_path, name):
+    write_files(tmp_path, {"a.txt": "", "run/b/c.txt": ""})
+    (tmp_path / "run/link").symlink_to(tmp_path / "a.txt")
+    (tmp_path / "run/into").symlink_to(tmp_path)
+    assert inside(tmp_path / "run", "b/../b/c.txt").exists()
+    assert "is not followed" in refusal(lambda: inside(tmp_path / "run", name))
+
+
+def test_evaluation_tells_whose_data_it_reads(run_of, tmp_path, capsys):
+    root = read_run(run_of("ncl")).data_root
+    shutil.copy(f"{root}/few.npz", tmp_path / "tiny.npz")
+    told = []
+    for flags in "", f"--data-root {root}", f"--data-root {tmp_path}":
+        run_program(f"evaluate.py --device cpu {flags}", run_of("ncl"))
+        told.append(capsys.readouterr().out.splitlines()[0])
+    own = "tiny: 240 training and 100 test images"
+    other = "tiny: 240 training and 8 test images, as far as known not those of the run"
+    assert told == [own, own, other]
 
 
 # -------------------------------------------------------------------------------- evaluate and runs
@@ -652,7 +718,7 @@ def test_finetuning_is_a_training_by_hand(run_of, tmp_path, flags):
     assert read_json(folder / "finetune.json") == pytest.approx(expected)
 
 
-def test_no_rate_is_tried_on_held_out_images(monkeypatch):
+def test_no_rate_is_tried_on_held_out_images(monkeypatch, capsys):
     trained_on = []
     monkeypatch.setattr(finetune, "finetune", lambda *given: trained_on.append(given[3]))
     monkeypatch.setattr(finetune, "accuracy", lambda *_: (50, 50))
@@ -661,6 +727,8 @@ def test_no_rate_is_tried_on_held_out_images(monkeypatch):
     finetune.tuned_lr(lambda: (None, 1), data, torch.arange(40), run, args)
     held = torch.randperm(40, generator=torch.Generator().manual_seed(0)) < 4
     assert [chosen.tolist() for chosen in trained_on] == 2 * [(~held).nonzero()[:, 0].tolist()]
+    told = "36 labels, rate 0.1: 50.0 % on the held-out tenth"
+    assert capsys.readouterr().out.splitlines() == [told, told.replace("0.1", "0.2")]
 
 
 def test_a_single_label_is_not_trained_on():
@@ -925,19 +993,3 @@ def test_a_copys_backbone_is_plain_torchvisions(run_of, tmp_path):
     theirs.load_state_dict(torch.load(tmp_path / "small/backbone.pt", weights_only=True))
     x = torch.randn(2, 3, 104, 104)
     assert torch.allclose(theirs.eval()(x), copied.backbone.eval()(x), atol=1e-4)
-
-
-# -------------------------------------------------------------------- run_folder: progress
-OF_FOUR_SECONDS = ["views: 3/8, 20 s left", "views: 6/8, 8 s left"]
-
-
-@pytest.mark.parametrize("seconds, lines", [(4, OF_FOUR_SECONDS), (0.1, [])])
-def test_progress_is_a_line_each_ten_seconds(monkeypatch, capsys, seconds, lines):
-    clock = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    done = []
-    for item in progress("abcdefgh", "views"):
-        done.append(item)
-        clock[0] += seconds
-    assert done == [*"abcdefgh"]
-    assert capsys.readouterr().err.splitlines() == lines

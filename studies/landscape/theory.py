@@ -132,7 +132,7 @@ def lowest_loss_9(d: int, keep: float, tau: float, log_partition, starts=32, ste
     random = torch.Generator().manual_seed(0)
     V = torch.randn(starts, d, d, dtype=torch.float64, generator=random).requires_grad_()
     optimizer = torch.optim.Adam([V], lr=0.05)
-    for _ in range(steps):
+    for _ in common.progress(range(steps), f"1(b), τ = {tau}: step"):
         loss = loss_9(F.normalize(V, dim=1), keep, tau, log_partition)  # (starts,)
         optimizer.zero_grad()
         loss.sum().backward()
@@ -232,7 +232,7 @@ def half_round(W: Tensor, other: Tensor, bias, keep, kappa, steps=60, lr=10.0) -
         return (outputs * of_D[:, None]).sum(1)  # (3^d, d)
 
     goal = mean_over_masks(other)
-    for _ in range(steps):
+    for _ in common.progress(range(steps), f"3, b = {bias}: step"):
         W = W.detach().requires_grad_()
         loss = 2 - 2 * (of_z[:, None] * mean_over_masks(W) * goal).sum()
         (gradient,) = torch.autograd.grad(loss, W)

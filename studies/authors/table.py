@@ -1,0 +1,117 @@
+"""Ours less theirs with a verdict, the means of both, and what the gate changes in each program."""
+
+import math
+
+from records import cell, values
+
+import pandas as pd
+from scipy import stats
+
+METHODS = {"SimCLR": "simclr", "NCL": "ncl", "BayesNCL": "bayesncl"}
+PROGRAMS = "ours", "theirs"
+MEASURES = {  # a number of the records, its margin in the plan, digits behind the point
+    "LP@1": ("lp1", 1.5, 1),
+    "LP@1 of z": ("lp1_embedding", 1.5, 1),
+    "5-NN": ("knn5", 1.5, 1),
+    "loss": ("loss", 0.03, 3),
+    "Act.": ("act", 0.02, 3),
+    "live": ("live_dims", 15, 0),
+    "Cons.": ("cons", 3, 1),
+    "adj.": ("adjusted", 1.5, 1),
+    "H_s": ("entropy", 0.15, 2),
+}
+OF_A_DENSE_Z = "LP@1", "LP@1 of z", "5-NN", "loss"  # the others are fixed where z is never 0
+OF_THE_GATE = {  # a formula of the records, digits behind the point
+    "Cons.": ("cons", 1),
+    "Cons. less shuffled": ("cons - shuffled_cons", 1),
+    "adj.": ("adjusted", 1),
+    "adj. less images in z": ("images_in_z_lead", 1),
+}
+
+
+def of_seeds(method: str, program: str, formula: str) -> pd.Series:
+    """A number of a method's runs by one of the programs, by seed; empty where none is there."""
+    try:
+        return values(f"authors/authors-cpu-{method}-{program}", formula)
+    except KeyError:
+        return pd.Series(dtype=float)
+
+
+def welch(a: pd.Series, b: pd.Series, level: float) -> tuple[float, float]:
+    """The difference of two means and half its interval by Welch's t, infinite if n is 1."""
+    difference = a.mean() - b.mean()
+    if min(len(a), len(b)) < 2:
+        return difference, math.inf
+    test = stats.ttest_ind(a, b, equal_var=False)
+    interval = test.confidence_interval(level)
+    return difference, (interval.high - interval.low) / 2
+
+
+def verdict(difference: float, half: float, margin: float) -> str:
+    """Where the interval difference ± half lies: within the margin, beyond it, or neither."""
+    if abs(difference) + half < margin:
+        return "equivalent"
+    if abs(difference) - half > margin:
+        return "differs"
+    return "undecided"
+
+
+def text(difference: float, half: float, digits: int) -> str:
+    """A difference with half its interval, if there is one; a dash where nothing is on record."""
+    if math.isnan(difference):
+        return "–"
+    shown = f"{difference:+.{digits}f}"
+    if float(shown) == 0:
+        shown = shown[1:]
+    if math.isfinite(half):
+        shown += f" ± {half:.{digits}f}"
+    return shown.replace("-", "−")
+
+
+def sizes(*found: pd.Series) -> str:
+    """How many seeds there are, from the fewest to the most."""
+    counts = sorted({len(series) for series in found})
+    return " to ".join(map(str, [counts[0], *counts[1:][-1:]]))
+
+
+# ------------------------------------------------------------------------ the table of the verdicts
+lines = []
+for measure, (key, margin, digits) in MEASURES.items():
+    line = {"ours − theirs": measure, "margin": f"{margin:g}"}
+    for label, method in METHODS.items():
+        if label == "SimCLR" and measure not in OF_A_DENSE_Z:
+            line[label] = "–"
+            continue
+        ours, theirs = (of_seeds(method, program, key) for program in PROGRAMS)
+        difference, half = welch(ours, theirs, 0.90)
+        line[label] = text(difference, half, digits)
+        if len(ours) and len(theirs):
+            line[label] += f" {verdict(difference, half, margin)}"
+    lines.append(line)
+compared = pd.DataFrame(lines)
+
+# --------------------------------------------------------------------------- the table of the means
+lines = []
+for label, method in METHODS.items():
+    for program in PROGRAMS:
+        line = {"": f"{label}, {program}"}
+        found = {}
+        for measure, (key, _, digits) in MEASURES.items():
+            found[measure] = of_seeds(method, program, key)
+            line[measure] = cell(found[measure], digits, False) if len(found[measure]) else "–"
+        line["n"] = sizes(*found.values())
+        lines.append(line)
+means = pd.DataFrame(lines)
+
+# ---------------------------------------------------------------------------- the table of the gate
+lines = []
+for program in reversed(PROGRAMS):
+    line = {"BayesNCL − NCL": program}
+    counted = []
+    for heading, (formula, digits) in OF_THE_GATE.items():
+        gated, plain = (of_seeds(method, program, formula) for method in ("bayesncl", "ncl"))
+        line[heading] = text(*welch(gated, plain, 0.95), digits)
+        counted += [gated, plain]
+    line["n"] = sizes(*counted)
+    lines.append(line)
+gate = pd.DataFrame(lines)

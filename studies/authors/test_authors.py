@@ -1,0 +1,114 @@
+"""The comparison with the authors' program, as far as it needs no clone: weights, inputs, words."""
+
+import importlib
+import runpy
+from argparse import Namespace
+from pathlib import Path
+
+import bayesncl
+import common
+from conftest import refusal, write_files
+
+import pandas as pd
+import pytest
+import theirs
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from scipy import stats
+from torchvision.transforms import Normalize
+
+TABLE = runpy.run_path(str(Path(theirs.__file__).with_name("table.py")))
+
+
+def mlp(d, hidden, K):
+    return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
+
+
+def as_theirs(method):
+    """A module with the names and shapes of the one that their program trains."""
+    model = nn.Module()
+    model.backbone = theirs.Backbone("simclr")
+    model.backbone.conv1 = nn.Conv2d(3, 64, 3)
+    model.backbone.fc = nn.Identity()
+    model.classifier = nn.Linear(64, 100)
+    model.projector = mlp(64, 2048, 256)
+    if method == "bayesncl":
+        model.gating_head = mlp(64, 2048, 256)
+    return model.eval()
+
+
+@pytest.mark.parametrize("method", theirs.METHODS)
+def test_their_weights_give_their_outputs(method):
+    model = as_theirs(method)
+    x = torch.randn(9, 3, 32, 32)
+    h = model.backbone(x)
+    z = model.projector(h)
+    if method != "simclr":
+        z = F.relu(z)
+    if method == "bayesncl":
+        z = z * (model.gating_head(h) > 0)
+
+    program = importlib.import_module(method)
+    ours = program.network(program.parser().parse(theirs.OURS.split())).eval()
+    ours.load_state_dict(theirs.named_as_ours(model.state_dict()))  # with every name
+    assert torch.equal(torch.cat(ours(x)[:2], 1), torch.cat([h, z], 1))
+
+
+def test_their_inputs_are_standardised_pixels():
+    pixels = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8)
+    standardise = Normalize(theirs.TheirInputs.MEAN, theirs.TheirInputs.STD)
+    inputs = theirs.TheirInputs()(common.eval_view(pixels, 32))
+    assert torch.allclose(inputs, standardise(pixels / 255), atol=1e-5)
+
+
+def test_the_gates_words_are_our_preset():
+    preset = bayesncl.PRESETS["cifar100"]
+    words = dict(word.split("=") for word in theirs.OF_METHOD["bayesncl"].split())
+    found = {key.rpartition(".")[2]: float(value) for key, value in words.items() if "." in value}
+    expected = dict(
+        bayesian_prior_prob=preset["prior"],
+        gate_threshold=0.5,
+        bayesian_kl_lambda=preset["kl_weight"],
+        sigmoid_temperature=preset["gate_temperature"],
+        gating_head_lr=preset["gate_lr"],
+    )
+    assert found == expected
+
+
+VERDICTS = {
+    "within": Namespace(difference=0.4, half=0.5, told="equivalent"),
+    "not 0, but within": Namespace(difference=-0.6, half=0.3, told="equivalent"),
+    "reaches beyond": Namespace(difference=0.4, half=0.7, told="undecided"),
+    "touches the margin": Namespace(difference=0.5, half=0.5, told="undecided"),
+    "just not beyond": Namespace(difference=-1.5, half=0.6, told="undecided"),
+    "wholly beyond": Namespace(difference=-1.5, half=0.4, told="differs"),
+    "one seed": Namespace(difference=0.0, half=float("inf"), told="undecided"),
+}
+
+
+@pytest.mark.parametrize("row", VERDICTS.values(), ids=VERDICTS)
+def test_a_verdict_is_where_the_interval_lies(row):
+    assert TABLE["verdict"](row.difference, row.half, 1.0) == row.told
+
+
+def test_an_interval_is_welchs():
+    a, b = pd.Series([1.0, 3.0, 2.0]), pd.Series([7.0, 3.0, 5.0, 5.0])
+    share_a, share_b = a.var() / 3, b.var() / 4
+    freedom = (share_a + share_b) ** 2 / (share_a**2 / 2 + share_b**2 / 3)
+    half = stats.t.ppf(0.95, freedom) * (share_a + share_b) ** 0.5
+    assert TABLE["welch"](a, b, 0.90) == pytest.approx((-3, half))
+    assert TABLE["welch"](a[:1], b, 0.90) == (-4, float("inf"))
+
+
+REFUSED = {  # flags, and words of the refusal
+    "no clone": ("elsewhere ncl", "git clone"),
+    "a full folder": ("clone ncl --out clone", "--out clone is not empty"),
+}
+
+
+@pytest.mark.parametrize("flags, told", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_begin_is_refused(tmp_path, monkeypatch, flags, told):
+    monkeypatch.chdir(tmp_path)
+    write_files(tmp_path, {"clone/main_pretrain.py": b""})
+    assert told in refusal(f"theirs.py {flags}")
