@@ -2552,7 +2552,11 @@ REFUSED = {
     "images without class": (z_and(y=np.arange(9) - 1), MEASURE, "y has -1"),
     "few labels": (z_and(y=np.arange(8)), MEASURE, "9 rows; y has shape (8,)"),
     "one-hot rows": (z_and(y=np.eye(9)), MEASURE, "(9, 9); argmax"),
-    "several labels": (z_and(y=np.ones((9, 14), int)), MEASURE, "(9, 14); one column; --labels"),
+    "a column for each of several labels": (
+        z_and(y=np.ones((9, 14), int)),
+        MEASURE,
+        "(9, 14); one column; --labels",
+    ),
     "signs of several labels": (z_and(y=2 * Z - 1), MEASURE, "(9, 3); one column; --labels"),
     "a name of nothing": (NINE | {"names.txt": "a\n \n" + 7 * "b\n"}, MEASURE_NAMED, "line 2, of"),
     "other names in Latin-1": (NINE | {"names.txt": b"caf\xe9\n" * 9}, MEASURE_NAMED, "not UTF-8"),
