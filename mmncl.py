@@ -347,6 +347,10 @@ def main(argv=None):
     args = parser().parse(argv)
     torch.manual_seed(args.seed)
     data = common.Data(args, unlabelled=False)
+    if args.resume and args.classes:  # a copy; the file of that name may be another one by now
+        args.classes = Path(args.resume, "classes.txt")
+        told = f"{args.classes} is not there: copy the file of --classes there"
+        common.need(args.classes.exists(), told)
     names = class_names(args, data)
     captions, captions_test = captions_of(args, data, names)
     steps = data.steps(args.batch_size)  # in an epoch
@@ -361,6 +365,9 @@ def main(argv=None):
     numbered(captions_test)  # or says now, not after the training, which has no word
 
     run = common.Run(args, data, model, optimizer)
+    if args.classes and not args.resume and common.RANK == 0:
+        with common.replacing(run.folder / "classes.txt") as file:
+            file.write(Path(args.classes).read_bytes())
 
     # run.compile: torch.compile with --compile, else nothing.
     one_view = run.compile(common.augment)

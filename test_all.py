@@ -2410,6 +2410,8 @@ MMNCL, MMNCL_NAMED = "mmncl.py --dataset mine", "mmncl.py --dataset mine --class
 MEASURE, MEASURE_NAMED = "interpret.py e.npz", "interpret.py e.npz --classes names.txt"
 DECODE, DECODE_HALF = "decode.py mine --size 8", "decode.py mine --size 8 --test-share .5"
 HALF = {"mine.npz": dict(x_train=X_TRAIN, x_test=X_TRAIN, y_test=Y_TRAIN)}
+LOOK = "look.py copy"
+PAIRS = np.arange(18).reshape(2, 9)  # of indices
 OTHERS = "tiny under . is not what this run had; was; and is; --data-root"
 MADE_BY = '{"method": "ncl", "processes": %d}'
 EMPTY = dict(model={}, optimizer={}, log=[])
@@ -2513,12 +2515,49 @@ REFUSED = {
     "a folder of no run": ({"empty/a.txt": ""}, "interpret.py empty", "no embeddings.npz"),
     "no archive": ({"e.npz": b"PK\3\4 and no more"}, MEASURE, "cannot be read"),
     "a flipped bit": ({"e.pt": FLIPPED}, "interpret.py e.pt", "is damaged"),
-    "pickled labels": (z_and(y=np.array([{}] * 9)), MEASURE, "cannot be read"),
+    "pickled labels": (z_and(y=np.array([{}] * 9)), MEASURE, "cannot be read; np.asarray(y, str)"),
+    "words of pandas": (
+        z_and() | {"y.npy": np.array([*"abcabcabc"], object)},
+        "interpret.py e.npz --labels y.npy",
+        "y.npy cannot be read; np.asarray(y, str)",
+    ),
+    "numpy in a .pt": ({"e.pt": saved(dict(z=Z))}, "interpret.py e.pt", "save tensors, or an .npz"),
+    "a module": ({"e.pth": saved(nn.Linear(2, 2))}, "interpret.py e.pth", "save tensors, or an"),
+    "a table": (
+        {"e.csv": "a,b"},
+        "interpret.py e.csv",
+        'np.save("e.npy"; read_csv("e.csv"; header',
+    ),
+    "a table of labels": (
+        z_and() | {"y.parquet": b""},
+        "interpret.py e.npz --labels y.parquet",
+        'np.save("y.npy"; read_parquet("y.parquet")',
+    ),
     "nan": (z_and(z=np.full((9, 3), np.nan)), MEASURE, "z is not finite"),
+    "beyond float32": (z_and(z=1e300 * Z), MEASURE, "z is not finite"),
+    "half of infinity": (z_and(h=np.float16(Z + np.inf)), MEASURE, "own features is not finite"),
+    "large features": (z_and(h=1e30 * Z), MEASURE, "largest number of h is 1e+30"),
+    "equal features": (z_and(h=Z[[0] * 9]), MEASURE, "h is equal on all images"),
+    "coordinates": (
+        {"e.npz": dict(coords=PAIRS, data=np.ones(9), shape=[9, 3])},
+        MEASURE,
+        "e.npz: (2, 9) looks like indices; save_npz",
+    ),
+    "indices of tensors": (
+        {"e.npz": dict(indices=np.tile(PAIRS, (3, 1)), values=np.ones(9))},
+        MEASURE,
+        "(6, 9) looks like indices",
+    ),
     "two matrices": ({"e.npz": dict(a=Z, b=Z)}, MEASURE, "which array"),
     "images without class": (z_and(y=np.arange(9) - 1), MEASURE, "y has -1"),
     "few labels": (z_and(y=np.arange(8)), MEASURE, "9 rows; y has shape (8,)"),
     "one-hot rows": (z_and(y=np.eye(9)), MEASURE, "(9, 9); argmax"),
+    "a column for each of several labels": (
+        z_and(y=np.ones((9, 14), int)),
+        MEASURE,
+        "(9, 14); one column; --labels",
+    ),
+    "signs of several labels": (z_and(y=2 * Z - 1), MEASURE, "(9, 3); one column; --labels"),
     "a name of nothing": (NINE | {"names.txt": "a\n \n" + 7 * "b\n"}, MEASURE_NAMED, "line 2, of"),
     "other names in Latin-1": (NINE | {"names.txt": b"caf\xe9\n" * 9}, MEASURE_NAMED, "not UTF-8"),
     "few features": (z_and(h=Z[:8]), MEASURE, "z has 9 rows; has 8"),
@@ -2530,6 +2569,23 @@ REFUSED = {
     "names of few classes": (NINE | NAMES, MEASURE_NAMED, "names 2 classes"),
     "out is a file": (z_and() | {"out": ""}, "interpret.py e.npz --out out", "out cannot be made"),
     # look.py
+    "words of a dictionary": (
+        {"copy/words.json": '{"words": {"a": 1}}'},
+        LOOK,
+        "words.json is dam",
+    ),
+    "words of nan": (
+        {"copy/words.json": '{"words": [[["a", NaN]]]}'},
+        LOOK,
+        "words.json is damaged",
+    ),
+    "numbers for words": (
+        {"copy/words.json": '{"words": [[[1, 2]]]}'},
+        LOOK,
+        "words.json is damag",
+    ),
+    "epochs alone": ({"copy/metrics.jsonl": '{"epoch": 1}\n'}, LOOK, "copy has no final record"),
+    "a list of lists": ({"copy/metrics.jsonl": "[[]]\n"}, LOOK, "metrics.jsonl is damaged"),
     "no settings": (
         {"run/embeddings.npz": dict(z=Z), "run/config.json": '{"method": "ncl"}'},
         "look.py run",
@@ -2551,6 +2607,18 @@ REFUSED = {
     ),
     "no archive of curves": ({"run/curves.npz": b"no"}, "draw.py run", "curves.npz cannot be read"),
     "no experiment": ({"run/curves.npz": dict(a=Z)}, "draw.py run", "no experiment's curves"),
+    "words for curves": (
+        {"run/curves.npz": {f"a/b/{key}": ["x"] for key in ("lr_times_steps", "min", "loss")}},
+        "draw.py run",
+        "curves.npz is damaged",
+    ),
+    "another's figure": (
+        {"run/curves.npz": {"a/b/min": Z}, "run/a.png": b"\x89PNG"},
+        "draw.py run",
+        "run/a.png is there; move it away",
+    ),
+    "another's picture": ({"copy/dimensions.png": b""}, "draw.py copy", "dimensions.png is there"),
+    "no run to draw": (z_and(), "draw.py e.npz", "e.npz is not a folder of a run"),
     # sae.py
     "no source": ({}, "sae.py", "whose features"),
     "no run of an image method": ({}, "sae.py nowhere", "nowhere/config.json cannot be read"),

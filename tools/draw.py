@@ -24,6 +24,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
+import run_folder  # noqa: E402, F401, as a tool is one process
 from common import need  # noqa: E402
 
 try:
@@ -35,9 +36,14 @@ except ImportError as error:
     sys.exit(f"draw.py: error: {error}: pip install matplotlib")
 
 
+MARK = b"Software\0tools/draw.py"  # in our files, and no others
+
+
 def save(figure, path: Path) -> None:
     """Write a figure to a file and close it."""
-    figure.savefig(path, dpi=110)
+    software = dict(Software="tools/draw.py")
+    with common.replacing(path) as file:
+        figure.savefig(file, dpi=110, format="png", metadata=software)
     plt.close(figure)
 
 
@@ -91,7 +97,9 @@ def landscapes_of_run(folder: Path) -> list[str]:
         raise common.BadInput(f"{path} cannot be read ({reason})") from error
     try:
         return landscapes(folder, curves)
-    except (LookupError, ValueError) as error:  # a curve is missing, or of another length
+    except interpret.BadInput:
+        raise
+    except (LookupError, TypeError, ValueError) as error:  # a curve is missing, or of another kind
         reason = f"{type(error).__name__}: {error}"
         raise common.BadInput(f"{path} is damaged ({reason})") from error
 
@@ -106,11 +114,10 @@ def landscapes(folder: Path, curves: dict[str, np.ndarray]) -> list[str]:
         if key.endswith("/min"):
             experiment, setting = key.removesuffix("/min").split("/", 1)
             experiments[experiment].append(setting)
-    names = []
-    for experiment, settings in experiments.items():
-        name = f"{experiment}.png"
+    names = [f"{experiment}.png" for experiment in experiments]
+    interpret.make_folder(folder, dict.fromkeys(names, MARK))
+    for name, (experiment, settings) in zip(names, experiments.items()):
         draw_experiment(folder / name, experiment, settings, curves)
-        names.append(name)
     return names
 
 
@@ -165,8 +172,11 @@ def main(argv=None):
             names = landscapes_of_run(folder)
             need(names, f"{folder / 'curves.npz'} holds no experiment's curves")
         else:
-            z = interpret.read_embedding(folder).z
             names = ["dimensions.png"]
+            need(folder.is_dir(), f"{folder} is not a folder of a run")
+            interpret.make_folder(folder, {names[0]: MARK})
+            z = interpret.read_embedding(folder).z
+            need(isinstance(z, np.ndarray), f"{folder}: its z is sparse; look.py shows such")
             dimensions(folder / names[0], torch.from_numpy(z).float())
         print(f"wrote {', '.join(names)} into {folder}")
 

@@ -56,8 +56,8 @@ Other numbers, each a mean over the live dimensions or over the classes:
                   those of --judge or h, minus how similar all images are
 
 Files may be .npy, .npz, .pt, .safetensors, or scipy's sparse .npz. --out receives the printed
-table, interpret.json with all numbers, and dimensions.csv with a row for each dimension, in which
-shares are from 0 to 1:
+table as interpret.txt, interpret.json with all numbers, and dimensions.csv with a row for each
+dimension, in which shares are from 0 to 1. Older ones are replaced, and no file that is not ours.
     dimension                 its number, from 0, with a sign if there are +k and -k
     n, act, mean              images that it is active on, their share, mean strength over all
     class, cons, entropy      the commonest class of its images, its share, H_s
@@ -73,13 +73,17 @@ Columns of a second label begin with its name, as in background_cons.
 """
 
 import argparse
+import contextlib
 import csv
 import functools
 import json
 import math
 import os
+import secrets
 import sys
+import tempfile
 import time
+import warnings
 import zipfile
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,6 +107,11 @@ LARGE = 2048  # of more live dimensions a sample is controlled, once
 SAMPLE = 1024  # dimensions in it
 CELLS = 2**21  # numbers of a table, such as classes times dimensions, that are held at a time
 PATIENCE = 3  # seconds after which something says how far it is
+MARKS = {  # the files that it writes, and what stands at the beginning of no other
+    "interpret.json": b'{\n "source": ',
+    "interpret.txt": b"dimensions | ",
+    "dimensions.csv": b"dimension,n,",
+}
 
 
 class BadInput(ValueError):
@@ -1101,7 +1110,8 @@ def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
         line = f"  {dimension}: {hits:,} of its {n:,} images are {class_name(label, best, names)}"
         line += f", of which there are {size:,}"
         if "images_in_z_better" in columns:
-            better = math.floor(100 * columns["images_in_z_better"][k])
+            # 0.57 * 100 is a little less than 57
+            better = math.floor(100 * columns["images_in_z_better"][k] + 1e-9)
             line += f"; purer than {better} % of random images' neighbours"
         lines.append(line)
     return "\n".join(lines)
@@ -1127,7 +1137,7 @@ def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = Non
         best = findings.columns["best"]
         label = findings.labels[""]
         texts["name"] = [class_name(label, place, names) if place >= 0 else "" for place in best]
-    with open(path, "w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+    with replacing(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["dimension", *texts])
         for k in np.argsort(-findings.columns["mean"], kind="stable"):
@@ -1167,8 +1177,21 @@ def check_numbers(z: np.ndarray | Entries, what: str) -> None:
     values = z.values if isinstance(z, Entries) else z
     need(values.dtype.kind in "fiub", f"{what} is {values.dtype}; it must be numbers")
     need(len(z.shape) == 2, f"{what} has shape {z.shape}; it must be (N, K)")
-    finite = np.isfinite(np.asarray(values, np.float32))
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf
+        finite = np.isfinite(np.asarray(values, np.float32))
     need(finite.all(), f"{what} is not finite: nan, inf or too large")
+
+
+def is_indices(a: np.ndarray | Entries, beside: dict) -> bool:
+    """Whether an array is the indices of a sparse one, as libraries save them beside its values.
+
+    Of whole numbers, and with an axis of 2 or 3, or a column for each number of an array beside it.
+    """
+    if isinstance(a, Entries) or a.dtype.kind not in "iu" or a.ndim != 2:
+        return False
+    rows, columns = a.shape
+    lengths = [len(other) for other in beside.values() if len(other.shape) == 1]
+    return min(a.shape) in (2, 3) or (columns in lengths and rows not in lengths)
 
 
 def checked_label(y, N: int, what: str) -> np.ndarray:
@@ -1180,7 +1203,11 @@ def checked_label(y, N: int, what: str) -> np.ndarray:
         y = np.char.decode(y, "utf-8", "surrogateescape")
     if y.dtype.kind == "O" and all(isinstance(word, str) for word in y.flat):
         y = y.astype(str)  # as pandas keeps words
-    need(y.ndim < 2, f"{what} has shape {y.shape}; of one-hot rows save y.argmax(1)")
+    if y.ndim > 1:
+        remedy = "of several labels save one column, (N,), and give it as --labels"
+        if y.dtype.kind in "iufb" and (y >= 0).all() and np.allclose(y.sum(1), 1):
+            remedy = "of one-hot rows save y.argmax(1)"
+        raise BadInput(f"{what} has shape {y.shape}; {remedy}")
     remedy = "labels are words, or the number of each image's class: save y.astype(int)"
     need(y.dtype.kind in "iuU", f"{what} is {y.dtype}; {remedy}")
     need(y.shape == (N,), f"z has {N} rows, {what} has shape {y.shape}")
@@ -1205,6 +1232,8 @@ def read_embedding(
         need(source.exists(), f"{path} has no embeddings.npz: no run, or one that has not finished")
     arrays = read_arrays(source)
     z = choose_array(arrays, "z", 2, source, "the embedding z")
+    remedy = "scipy.sparse.save_npz writes what is read here; an embedding must be floats"
+    need(not is_indices(z, arrays), f"{source}: {z.shape} looks like indices: {remedy}")
     own_labels = {}
     for prefix, key in ("", "y"), ("background_", "background"):
         if key in arrays:
@@ -1237,15 +1266,13 @@ def read_embedding(
             names=arrays.get("names"),
             title=path.resolve().name,
         )
-        for what, h in (e.judge_name, e.judge), ("h", e.features):
-            if h is not None:
-                need((h != h[0]).any(), f"{what}: the features of all images are equal")
-        least, largest = ranges(z)
-        size = max(largest.max(), -least.min())
-        need(size > 0, "z is 0 everywhere, so no dimension is active on any image")
-        need(1e-8 < size < 1e15, f"the largest |z| is {size:.3g}; rescale z to about 1")
-        varies = (least != largest).any()
-        need(varies, "z is equal on all images, so its dimensions tell nothing")
+        for what, a in ("z", e.z), ("h", e.features), (e.judge_name, e.judge):
+            if a is not None:
+                least, largest = ranges(a)
+                size = max(largest.max(), -least.min())
+                need((least != largest).any(), f"{what} is equal on all images: it tells nothing")
+                text = f"the largest number of {what} is {size:.3g}; rescale it to about 1"
+                need(1e-8 < size < 1e15, text)
     except BadInput as error:
         raise BadInput(f"{source}: {error}") from None
     return e
@@ -1303,6 +1330,16 @@ def unquoted(line: str) -> str:
         return line
 
 
+TABLES = {".csv": "read_csv", ".tsv": "read_table", ".parquet": "read_parquet"}  # by pandas
+TABLES |= {".feather": "read_feather", ".xlsx": "read_excel"}
+OBJECTS = "objects are not loaded: of words, as of pandas, save np.asarray(y, str)"
+REMEDIES = {  # what a library says of a file that holds Python objects; what to do
+    "Object arrays": OBJECTS,
+    "Python objects in dtype": OBJECTS,
+    "Weights only": "it holds more than tensors: save tensors, or an .npz",
+}
+
+
 def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
     """The arrays of a file, by their keys; "" for the array of a file that holds one alone.
 
@@ -1313,15 +1350,27 @@ def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
     readers |= dict.fromkeys([".pt", ".pth", ".safetensors"], read_torch)
     need(path.exists(), f"{path} is not there")
     need(not path.is_dir(), f"{path} is a folder; give a file of {', '.join(readers)}")
+    if kind in TABLES:
+        hint = " (header=None without a heading)" if kind in (".csv", ".tsv") else ""
+        table = f'pandas.{TABLES[kind]}("{path.name}")'
+        numbers = f'np.save("{path.stem}.npy", {table}.select_dtypes("number"))'
+        words = f'np.save("y.npy", np.asarray({table}["y"], str))'
+        text = f"{path} is a table. Save its numbers, without labels and ids: {numbers}"
+        raise BadInput(f"{text}{hint}; or words: {words}")
     need(kind in readers, f"{path}: give a run's folder or a file of {', '.join(readers)}")
     try:
-        return readers[kind](path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy and torch tell what no user can change
+            return readers[kind](path)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except ImportError as error:
         raise BadInput(f"{path} needs a library: pip install {error.name}") from None
     except Exception as error:  # what a damaged file may raise is not listed anywhere
         reason = " ".join(str(error).split())[:200]
+        for said, remedy in REMEDIES.items():
+            if said in reason:
+                raise BadInput(f"{path} cannot be read: {remedy}") from None
         raise BadInput(f"{path} cannot be read ({type(error).__name__}: {reason})") from None
 
 
@@ -1427,19 +1476,56 @@ def folder_for(path: Path, out: Path | None) -> Path:
     return path.with_name(f"{path.name}-interpret")  # no two files share it
 
 
-def check_folder(out: Path) -> None:
-    """BadInput where a folder for results cannot be made or written."""
-    there = next(path for path in (out, *out.absolute().parents) if path.exists())
-    writable = there.is_dir() and os.access(there, os.W_OK)
-    need(writable, f"{out} cannot be made or written: give --out")
+def check_rule(rule: str) -> None:
+    """BadInput unless this is a rule of what counts as active."""
+    if rule not in ("auto", "nonzero"):
+        share_of(rule)
+
+
+def make_folder(out: Path, marks: dict[str, bytes]) -> None:
+    """Make a folder for results, or find that it can be written.
+
+    BadInput where not, or where a file that is to be written is there and not ours: its first
+    letters lack the mark, or it is a link.
+    """
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=out).close()
+    except OSError as error:
+        reason = error.strerror or error
+        raise BadInput(f"{out} cannot be made or written ({reason}): give --out") from None
+    for name, mark in marks.items():
+        path = out / name
+        if os.path.lexists(path):
+            is_ours = path.is_file() and not path.is_symlink()
+            if is_ours:
+                with open(path, "rb") as file:
+                    is_ours = mark in file.read(1000)
+            need(is_ours, f"{path} is there, and not one that is written here: move it away")
+
+
+@contextlib.contextmanager
+def replacing(path: Path):
+    """A new text file, which takes the place of `path` once the block has ended well."""
+    # "x": nothing that is there, no link either, is written to.
+    unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    options = dict(encoding="utf-8", errors="backslashreplace", newline="\n")
+    try:
+        with open(unfinished, "x", **options) as file:
+            yield file
+        os.replace(unfinished, path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def main(argv=None):
     args = parser().parse_args(argv)
+    check_rule(args.active)
     e = read_embedding(args.source, args.labels, args.features, args.judge)
     names = read_class_names(args.classes, e)
     out = folder_for(args.source, args.out)
-    check_folder(out)
+    make_folder(out, MARKS)
     print(f"measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     findings = interpret(e, args.active)
     words = f"{describe(e, findings)}\n{tell_most(findings, names)}".rstrip()
@@ -1453,9 +1539,10 @@ def main(argv=None):
         "numbers": findings.numbers,
         **findings.controls,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "interpret.json").write_text(json.dumps(record, indent=1) + "\n")
-    (out / "interpret.txt").write_text(text, encoding="utf-8", errors="backslashreplace")
+    with replacing(out / "interpret.json") as file:
+        file.write(json.dumps(record, indent=1) + "\n")
+    with replacing(out / "interpret.txt") as file:
+        file.write(text)
     write_csv(out / "dimensions.csv", findings, names)
     print(text, end="")
     print(f"wrote {out}/interpret.json, interpret.txt and dimensions.csv")
@@ -1478,7 +1565,7 @@ def launch(main, *errors) -> None:
         # Where memory is short, numpy raises a MemoryError, torch a RuntimeError.
         if isinstance(error, RuntimeError) and "can't allocate memory" not in str(error):
             raise
-        print(f"{program}: {' '.join(str(error).split())[:400]}", file=sys.stderr)
+        print(f"{program}: {' '.join(str(error).split())[:500]}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -11,7 +11,8 @@
 
 A file is what interpret.py reads: z (N, K), where you have them y, h and images. Without images the
 page has none. interpret.py says what counts as active and what the numbers mean. The image files of
-a folder are in the order of --names, else of `names` beside z, else of their sorted paths.
+a folder are in the order of --names, else of `names` beside z, else of their sorted paths. Names
+may not lead out of the folder, by a link either; without names links in it are followed.
 
 To use look.py elsewhere, copy interpret.py, image_files.py and look.html with it. Runs also need
 run_folder.py, and common.py in the folder above.
@@ -72,7 +73,16 @@ BINS = 32  # bars of its histogram
 # and of an image
 TOP = 32  # dimensions that it activates most
 NEAR = 12  # nearest other images
+# A command that lists the files of a folder by the numbers in their names.
+FILES = "glob.glob('**/*.*', root_dir='{}', recursive=True)"
+NUMBER = "re.sub('[0-9]+', lambda n: n[0].zfill(20), name)"  # 7 becomes 00000000000000000007
+LISTING = f"import glob, re; print(*sorted({FILES}, key=lambda name: {NUMBER}), sep='\\n')"
+BY_NUMBER = f'python -c "{LISTING}" > names.txt'
 OF_RECORD = "epochs", "explained_variance", "lp1", "background_lp1"  # of a run's final record
+MARKS = {  # as interpret.MARKS
+    "dimensions.csv": interpret.MARKS["dimensions.csv"],
+    "look.html": b"'\">\n<title>look</title>",
+}
 KINDS = {"<f4": "Float32Array", "<i4": "Int32Array"}  # numpy's and JavaScript's names
 
 
@@ -96,29 +106,43 @@ class Source:
 def read_run(folder: Path) -> dict:
     """The settings of a finished run of an image method.
 
-    They have beside them "lines" of metrics.jsonl, and "words" of words.json or None.
+    They have beside them "record", the final one, and "words" of words.json or None.
     Raises BadInput where there is no run, or one that has not finished.
     """
     need(run_folder, f"{folder}: to read a run, look.py needs run_folder.py and common.py")
     config = vars(run_folder.read_run(folder))
-    try:
-        config["words"] = None
-        words = folder / "words.json"
-        if words.exists():
-            config["words"] = json.loads(words.read_text())["words"]
-        lines = (folder / "metrics.jsonl").read_text().splitlines()
-        config["lines"] = [json.loads(line) for line in lines]
-        config["lines"][-1]["epochs"]  # a KeyError unless it is the final record
-    except Exception as error:  # what a damaged file may raise is not listed anywhere
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"what {folder} holds cannot be read ({reason})") from None
+    log = run_folder.read_log(folder)
+    need(log and "epochs" in log[-1], f"{folder} has no final record: it has not finished")
+    config["record"] = log[-1]
+    config["words"] = None
+    path = folder / "words.json"
+    if path.exists():
+        config["words"] = run_folder.read_json(path).get("words")
+        need(are_words(config["words"]), f"{path} is damaged: delete it, and run tools/words.py")
     return config
 
 
-def test_images(config: dict, e: interpret.Embedding, root: str) -> np.ndarray:
+def are_words(found) -> bool:
+    """Whether this is a list for each dimension, of pairs: a word, a number."""
+    lists = isinstance(found, list) and all(isinstance(pairs, list) for pairs in found)
+    return lists and all(is_pair(pair) for pairs in found for pair in pairs)
+
+
+def is_pair(pair) -> bool:
+    """Whether this is a list of a word and a finite number."""
+    is_list = isinstance(pair, list) and len(pair) == 2
+    return is_list and isinstance(pair[0], str) and is_finite(pair[1])
+
+
+def is_finite(value) -> bool:
+    """Whether this is a finite number."""
+    return isinstance(value, (int, float)) and abs(value) < math.inf
+
+
+def test_images(config: dict, e: interpret.Embedding, root: str | None) -> np.ndarray:
     """The test images (N, H, W, 3) uint8 behind a run's embedding, which has its own labels.
 
-    Raises BadInput where the data set is another one by now.
+    root: --data-root. Raises BadInput where the data set is another one by now.
     """
     data = run_folder.data_of(argparse.Namespace(**config | {"limit": None}), root)
     same = len(data.test["x"]) == e.N
@@ -126,33 +150,45 @@ def test_images(config: dict, e: interpret.Embedding, root: str) -> np.ndarray:
         prefix = "" if label == "y" else f"{label}_"
         if same and prefix in e.labels:
             same = np.array_equal(classes[data.test[label]], e.labels[prefix])
-    where = f"{config['dataset']} under {root}"
+    where = f"{config['dataset']} under {root or config['data_root']}"
     need(same, f"{where} is not the data set of this run; give its --data-root")
     return data.test["x"].permute(0, 2, 3, 1).numpy()
 
 
-def class_names_of_run(config: dict, root: str, given: Path | None) -> dict[str, list[str]]:
+def class_names_of_run(
+    folder: Path, config: dict, root: str | None, given: Path | None, checked=False
+) -> dict[str, list[str]]:
     """The names of a run's classes 0, 1, ... of each label, by its prefix; [] where unknown.
 
-    given: a file of names. Else they are of the first of these: the file that the run was trained
-    with (mmncl.py --classes), that of a known data set, that of tools/decode.py.
+    They are in the first of these files that is there: given, --classes; the run's classes.txt,
+    which mmncl.py writes; that of a known data set; that of tools/decode.py beside the data.
+    root: --data-root. checked: the run's data have been found to be its own.
+
+    A run may be somebody else's, so its config.json does not decide what is read from this disk.
     """
     dataset = config["dataset"]
-    of_classes = given
-    if of_classes is None and isinstance(config.get("classes"), str):  # of nce.py it is a number
-        of_classes = Path(config["classes"])
-        gone = f"{of_classes}, the names of the classes, is not there: give --classes"
-        need(of_classes.exists(), gone)
-    for file in ASSETS / "classes" / f"{dataset}.txt", Path(root) / dataset / "classes.txt":
-        if of_classes is None and file.exists():
-            of_classes = file
+    files = [given] if given else [run_folder.inside(folder, "classes.txt")]
+    if isinstance(config.get("classes"), str):  # of nce.py it is a number
+        gone = f"{files[0]}, the names of the classes, is not there: give --classes"
+        need(files[0].exists(), gone)
+    if not leads_out(dataset):
+        files.append(ASSETS / "classes" / f"{dataset}.txt")
+    beside = Path(root or config["data_root"], dataset)
+    if checked or not leads_out(dataset if root else beside):
+        files.append(beside / "classes.txt")
     names = {"": [], "background_": []}
-    if of_classes:
-        names[""] = interpret.lines_of(of_classes)
+    there = [file for file in files if file == given or file.exists()]
+    if there:
+        names[""] = interpret.lines_of(there[0])
     of_backgrounds = ASSETS / "classes" / f"{dataset}-backgrounds.txt"
-    if of_backgrounds.exists():
+    if not leads_out(dataset) and of_backgrounds.exists():
         names["background_"] = interpret.lines_of(of_backgrounds)
     return names
+
+
+def leads_out(path: str | Path) -> bool:
+    """Whether a path that stands in a file leads out of the folder that it is in."""
+    return Path(path).is_absolute() or ".." in Path(path).parts
 
 
 # ------------------------------------------------------------------------------- reading pictures
@@ -195,7 +231,9 @@ def read_images(path: Path, given: Path | None, e: interpret.Embedding) -> np.nd
     if path.is_dir():
         names = file_names(given, e)
         order = f"of {given}" if given else "of 'names'"
-        if names is None:
+        if names is not None:
+            need_inside(path, names, order)
+        else:
             names = image_files.find(path)
             need(names, f"{path} has no image files ({', '.join(image_files.ENDINGS)})")
             order = "of their sorted paths"
@@ -234,9 +272,8 @@ def file_names(given: Path | None, e: interpret.Embedding) -> list[str] | None:
         names = interpret.choose_array(interpret.read_arrays(given), "names", 1, given, "the names")
     if names is None:
         return None
-    need(
-        names.dtype.kind in "US", f"the names of image files are {names.dtype}; they must be words"
-    )
+    are_words = isinstance(names, np.ndarray) and names.dtype.kind in "US"
+    need(are_words, "the names of image files must be words")
     return [os.fsdecode(name) for name in names.ravel()]
 
 
@@ -247,12 +284,27 @@ def file_names_of_set(table: Path, N: int) -> list[str]:
     with open(table, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         rows = csv.DictReader(file)
         need("file" in (rows.fieldnames or ()), f"{table} has no column 'file'")
-        for row in rows:
-            sets.setdefault(row.get("set"), []).append(row["file"])
+        try:
+            for row in rows:
+                sets.setdefault(row.get("set"), []).append(row["file"] or "")
+        except csv.Error as error:
+            raise BadInput(f"{table} cannot be read as a table ({error})") from None
     fitting = [names for names in sets.values() if len(names) == N]
     sizes = ", ".join(f"{len(names)} of {name}" for name, names in sets.items())
     need(len(fitting) == 1, f"{table} names {sizes}: which are the {N} rows of z? Give a text file")
     return fitting[0]
+
+
+def need_inside(folder: Path, names: list[str], order: str) -> None:
+    """BadInput where a file names an image file that is not in the folder."""
+    real = os.path.realpath(folder)
+    for row, name in enumerate(names):
+        stays = not leads_out(name) and "\0" not in name
+        if stays:
+            at = os.path.realpath(folder / name)
+            stays = os.path.commonpath([real, at]) == real
+        told = f"row {row} {order} is {name!r}, which leads out of {folder}"
+        need(stays, f"{told}: names are paths in that folder")
 
 
 def need_one_order(folder: Path, names: list[str]) -> None:
@@ -261,7 +313,10 @@ def need_one_order(folder: Path, names: list[str]) -> None:
     for program, key in image_files.ORDERS.items():
         for one, other in zip(first, sorted(names, key=key)):
             text = f"{folder}: where sorted() has {one}, {program} has {other}"
-            need(one == other, f"{text}: say with --names, a text file, which row of z is which")
+            remedy = "say with --names, a text file, which row of z is which"
+            if program == "natural":
+                remedy += f". In the order of numbers: {BY_NUMBER.format(folder)}"
+            need(one == other, f"{text}: {remedy}")
 
 
 def channels_last(images: np.ndarray, path: Path) -> np.ndarray:
@@ -500,7 +555,7 @@ def finite(numbers: dict) -> dict:
     """Those that are defined."""
     result = {}
     for key, value in numbers.items():
-        if isinstance(value, (int, float)) and math.isfinite(value):
+        if is_finite(value):
             result[key] = value
     return result
 
@@ -533,8 +588,7 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
     record = {}
     words = None
     if config:
-        last = config["lines"][-1]
-        record = {key: last.get(key) for key in OF_RECORD}
+        record = {key: config["record"].get(key) for key in OF_RECORD}
         words = config["words"]
     if words:  # of +k, none of -k
         words = [words[k] if k < len(words) else [] for k in kept]
@@ -558,7 +612,7 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
         "is_run": bool(config),
     }
     for key in "command", "commit", "date":
-        facts[key] = config.get(key) or "not noted"
+        facts[key] = str(config.get(key) or "not noted")
     return facts
 
 
@@ -701,17 +755,17 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     """The embedding of a run, with its own images unless others are given."""
     e = interpret.read_embedding(path, None, args.features, args.judge)
     config = read_run(path)
-    root = args.data_root or config["data_root"]
     source = Source(path, folder, e, {}, config)
     if not args.images:
-        source.tiles = read_squares(test_images(config, e, root), random_images(e.N))
-    for prefix, known in class_names_of_run(config, root, args.classes).items():
-        source.names[prefix] = dict(enumerate(known))
+        source.tiles = read_squares(test_images(config, e, args.data_root), random_images(e.N))
+    known = class_names_of_run(path, config, args.data_root, args.classes, not args.images)
+    for prefix, names in known.items():
+        source.names[prefix] = dict(enumerate(names))
     if args.labels:
         arrays = interpret.read_arrays(args.labels)
         e.labels[""] = interpret.choose_array(arrays, "y", 1, args.labels, "the labels y")
         e.labels = interpret.check_embedding(e)
-        config["lines"][-1].pop("lp1", None)  # the record's probe was of other labels
+        config["record"].pop("lp1", None)  # the record's probe was of other labels
         source.names[""] = {}  # whose classes these are, nobody knows
     if args.classes:
         source.names[""] = interpret.read_class_names(args.classes, e)
@@ -749,7 +803,6 @@ def measure(source: Source, rule: str) -> None:
     e = source.embedding
     print(f"{e.title}: measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     source.findings = interpret.interpret(e, rule)
-    source.folder.mkdir(parents=True, exist_ok=True)
     names = source.names.get("", {})
     interpret.write_csv(source.folder / "dimensions.csv", source.findings, names)
 
@@ -758,7 +811,8 @@ def write_page(source: Source, shown: list[Source], command: str) -> None:
     """look.html of the sources shown, into the folder of this one."""
     text = make_page(shown, command)
     path = source.folder / "look.html"
-    path.write_text(text, encoding="utf-8")
+    with interpret.replacing(path) as file:
+        file.write(text)
     print(f"open {path} in a browser ({len(text) / 1e6:.1f} MB)")
 
 
@@ -769,15 +823,17 @@ def main(argv=None):
     command = shlex.join(["python", "tools/look.py", *argv])
     for path in args.sources:
         need(path.exists(), f"{path} is not there")
+    interpret.check_rule(args.active)
     need(args.images or not args.names, "--names names the files of --images, a folder")
 
     sources = []
     for path, folder in zip(args.sources, folders_for(args.sources, args.out)):
-        interpret.check_folder(folder)
         read_source = read_file if path.is_file() else read_folder
         sources.append(read_source(path, folder, args))
     if args.images:
         give_images(sources, args.images, args.names)
+    for source in sources:
+        interpret.make_folder(source.folder, MARKS)
     for source in sources:
         measure(source, args.active)
     for source in sources:

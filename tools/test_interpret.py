@@ -17,9 +17,10 @@ from unittest import mock
 
 import common
 import interpret
+import look
 import run_folder
 import shapes
-from conftest import ROOT, naive_chance, run_program, write_files
+from conftest import ROOT, naive_chance, refusal, run_program, write_files
 
 import numpy as np
 import pytest
@@ -534,6 +535,7 @@ WRITTEN = {  # a file, how it is written
 }
 
 
+@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", WRITTEN)
 def test_every_format_is_read_alike(tmp_path, name):
     WRITTEN[name](tmp_path / name)
@@ -546,6 +548,63 @@ def test_every_format_is_read_alike(tmp_path, name):
     else:
         assert np.array_equal(e.labels[""], KIND_OF)
         assert np.array_equal(e.features, H_OF_Z)
+
+
+def in_the_way(folder):
+    """What is where results are to be written, by a name for it: a function that puts it there."""
+    own = folder / "own.txt"
+    own.write_bytes(b"".join([*interpret.MARKS.values(), *look.MARKS.values()]))
+    out = folder / "out"
+    return {
+        "a file of that name": lambda name: (out.mkdir(), (out / name).write_text("mine")),
+        "an empty file": lambda name: (out.mkdir(), (out / name).touch()),
+        "a folder of that name": lambda name: (out / name).mkdir(parents=True),
+        "a link": lambda name: (out.mkdir(), (out / name).symlink_to(own)),
+        "a link to nothing": lambda name: (out.mkdir(), (out / name).symlink_to("nowhere")),
+        "out is a link to nothing": lambda name: out.symlink_to("nowhere"),
+        "out is a file": lambda name: out.write_text("mine"),
+    }
+
+
+WRITES = [("interpret.py", name) for name in interpret.MARKS]
+WRITES += [("look.py", name) for name in ("dimensions.csv", "look.html")]
+
+
+@pytest.mark.parametrize("program, name", WRITES)
+def test_what_is_not_ours_is_kept(tmp_path, monkeypatch, program, name):
+    measure = mock.Mock(side_effect=AssertionError("measured before"))
+    monkeypatch.setattr(interpret, "interpret", measure)
+    for what in in_the_way(tmp_path):
+        root = tmp_path / what
+        root.mkdir()
+        in_the_way(root)[what](name)
+        np.save(root / "z.npy", Z_READ)
+        before = sorted((path, path.is_file() and path.read_bytes()) for path in root.rglob("*"))
+        told = refusal(f"{program}", root / "z.npy", "--out", root / "out")
+        assert "out cannot be made" in told or f"{name} is there" in told
+        after = sorted((path, path.is_file() and path.read_bytes()) for path in root.rglob("*"))
+        assert after == before
+
+
+@pytest.mark.parametrize("program", ["interpret.py", "look.py"])
+def test_older_results_stay_whole_on_a_full_disk(tmp_path, monkeypatch, program):
+    np.save(tmp_path / "z.npy", DENSE_Z)
+    run_program(program, tmp_path / "z.npy", "--out", tmp_path / "out")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+    run_program(program, tmp_path / "z.npy", "--out", tmp_path / "out")  # they are ours
+    full = mock.Mock(side_effect=OSError(28, "No space left on device"))
+    monkeypatch.setattr(csv, "writer", full)  # of dimensions.csv, when it is open
+    assert "No space left" in refusal(program, tmp_path / "z.npy", "--out", tmp_path / "out")
+    assert {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()} == before
+
+
+@pytest.mark.parametrize("share, said", [(0.949, 94), (0.57, 57), (0.9999, 99), (1.0, 100)])
+def test_shares_of_neighbours_are_rounded_down(share, said):
+    y = np.array([0, 0, 1, 1])
+    e = interpret.Embedding(np.eye(4)[:, :3], y)
+    found = interpret.interpret(e)
+    found.columns["images_in_z_better"][:] = share
+    assert f"purer than {said} % of" in interpret.tell_most(found, {})
 
 
 def test_ctrl_c_ends_interpret_in_one_line(tmp_path, monkeypatch, capsys):

@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 from types import SimpleNamespace
 
+import image_files
 import interpret
 import look
 import shapes
@@ -390,6 +391,13 @@ ORDERS = {  # files in a folder; the file that names them; the order, or words o
     "no such file": (["a.png"], {"n.txt": "a.png\nc.png"}, "c.png, of row 1"),
     "a table of Excel": (BA, {"s.csv": EXCELS}, BA),
     "another table": (["a.png"], {"s.csv": "name\na.png"}, "no column 'file'"),
+    "above": (["a.png"], {"n.txt": "../e.npz\na.png"}, "row 0 of n.txt; leads out of x"),
+    "from the root": (["a.png"], {"n.txt": "a.png\n/etc/hostname"}, "row 1 of n.txt; leads out"),
+    "no name": (["a.png"], {"n.txt": "a.png\na\0.png"}, "row 1 of n.txt; leads out"),
+    "above, beside z": (BA, {"e.npz": ["x/../../a.png", "a.png"]}, "row 0 of 'names'; leads out"),
+    "above, of decode.py": (BA, {"s.csv": "file,set\n../e.npz,\na.png,"}, "of s.csv; leads out"),
+    "half a table": (BA, {"s.csv": "set,file\ntest\ntest,a.png"}, "x, of row 0, is not there"),
+    "a cell too long": (BA, {"s.csv": f"file\n{200_000 * 'a'}"}, "read as a table; field limit"),
     "both sets": (["a.png"], {"s.csv": SPLIT + "a.png,,train"}, "2 of train; 2 of test"),
 }
 
@@ -422,6 +430,44 @@ def test_rows_have_their_own_images(tmp_path, monkeypatch, capsys, files, names,
     assert tiles.mean((1, 2)) == pytest.approx(shades, abs=3)
 
 
+def test_links_out_of_a_folder_are_the_users_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in "x/0.png", "elsewhere/1.png":
+        Path(name).parent.mkdir()
+        Image.new("RGB", (8, 8)).save(name)
+    Path("x/1.png").symlink_to(tmp_path / "elsewhere/1.png")
+    Path("x/more").symlink_to("../elsewhere")
+    write_files(
+        ".", {"z.npy": np.eye(3), "n.txt": "0.png\n0.png\n1.png", "m.txt": "more/1.png\n" * 3}
+    )
+    run_program("look.py z.npy --images x --out page")  # it lists them itself
+    for names in "n.txt", "m.txt":
+        assert "leads out of x" in refusal(f"look.py z.npy --images x --names {names}")
+
+
+def by_numbers(name):
+    return [int(part) if part.isdigit() else part for part in re.split("([0-9]+)", name)]
+
+
+def test_files_in_order_of_numbers_have_a_recipe(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(image_files.ORDERS, "natural", by_numbers)
+    names = [f"{folder}/{i}.png" for folder in ("a2", "a10") for i in (2, 9, 10, 111)]
+    for i, name in enumerate(names):
+        Path("x", name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (30 * i, 0, 0)).save(Path("x", name))
+    write_files(".", {"z.npy": np.eye(8)})
+    told = refusal("look.py z.npy --images x --out page")
+    recipe = re.search("python (-c .*) > names.txt", told)[1]
+    done = subprocess.run([sys.executable, *shlex.split(recipe)], capture_output=True, text=True)
+    assert done.stdout.splitlines() == names
+    write_files(".", {"names.txt": done.stdout})
+    run_program("look.py z.npy --images x --out page --names names.txt")
+    meta, _, sheets = page_parts(Path("page/look.html").read_text(encoding="utf-8"))
+    shades = tiles_of_page(meta["tile"], sheets)[:8, :, :, 0].mean((1, 2))
+    assert shades == pytest.approx([30 * i for i in range(8)], abs=3)
+
+
 def test_tiles_are_not_the_first_images_size(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("x").mkdir()
@@ -435,22 +481,70 @@ def test_tiles_are_not_the_first_images_size(tmp_path, monkeypatch):
     assert tiles.mean((1, 2)) == pytest.approx([0, 50, 100, 150, 200], abs=3)
 
 
+def names_of(config, *args, **options):
+    return look.class_names_of_run(Path("run"), config, *args, **options)[""]
+
+
 def test_names_are_of_the_first_who_knows(run_of, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    write_files(tmp_path, {"flag.txt": "a", "run.txt": "b", "mine/classes.txt": "c\nd"})
-    own, decoded = dict(dataset="mine", classes="run.txt"), dict(dataset="mine", classes=7)
-    assert look.class_names_of_run(own, ".", Path("flag.txt"))[""] == ["a"]
-    assert look.class_names_of_run(own, ".", None)[""] == ["b"]
-    assert look.class_names_of_run(decoded, ".", None) == {"": ["c", "d"], "background_": []}
-    assert look.class_names_of_run({"dataset": "shapes"}, ".", None)["background_"][0] == "sky"
+    files = {"flag.txt": "a", "run/classes.txt": "b", "data/mine/classes.txt": "c\nd"}
+    write_files(tmp_path, files)
+    own = dict(dataset="mine", data_root="data", classes="flag.txt")
+    assert names_of(own, None, Path("flag.txt")) == ["a"]
+    assert names_of(own, None, None) == ["b"]
+    Path("run/classes.txt").unlink()
+    assert names_of(own | dict(classes=7), None, None) == ["c", "d"]  # nce.py's
+    of_shapes = dict(dataset="shapes", data_root="data")
+    assert look.class_names_of_run(Path("run"), of_shapes, None, None)["background_"][0] == "sky"
 
-    config = json.loads((run_of("ncl") / "config.json").read_text()) | dict(classes="run.txt")
-    run = shutil.copytree(run_of("ncl"), "run")
-    write_files(".", {"run/config.json": json.dumps(config), "y.npy": np.arange(100) % 5})
+    run = Path(shutil.copytree(run_of("ncl"), "its"))
+    write_files(".", {"its/classes.txt": "b", "y.npy": np.arange(100) % 5})
     none = dict.fromkeys(("data_root", "classes", "features", "judge"))
     args = SimpleNamespace(images=Path("x"), **none)
     for args.labels, names in (None, {0: "b"}), (Path("y.npy"), {}):
-        assert look.read_folder(Path(run), None, args).names[""] == names
+        assert look.read_folder(run, None, args).names[""] == names
+
+
+ELSEWHERE = {  # settings of a run, and --data-root; what is read where they say
+    "classes": (dict(classes="{}/data/mine/classes.txt"), None, "give --classes"),
+    "data_root": (dict(data_root="{}/data"), None, []),
+    "data_root, checked": (dict(data_root="{}/data"), "checked", ["c"]),
+    "data_root above": (dict(data_root="../data"), None, []),
+    "dataset": (dict(dataset="{}/data/mine"), None, []),
+    "dataset above": (dict(dataset="../data/mine"), "data", []),
+    "dataset above assets": (dict(dataset="../../../{}/data/mine/classes"), None, []),
+    "a folder below": (dict(data_root="data"), None, ["c"]),
+    "--data-root": (dict(data_root="nowhere"), "{}/data", ["c"]),
+}
+
+
+@pytest.mark.parametrize("settings, root, expected", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_run_does_not_say_what_is_read(tmp_path, monkeypatch, settings, root, expected):
+    monkeypatch.chdir(tmp_path)
+    write_files(".", {"data/mine/classes.txt": "c"})
+    config = dict(dataset="mine", data_root="data")
+    config |= {key: value.format(tmp_path) for key, value in settings.items()}
+    if isinstance(expected, str):
+        assert expected in refusal(lambda: names_of(config, None, None))
+    elif root == "checked":
+        assert names_of(config, None, None, checked=True) == expected
+    else:
+        assert names_of(config, root and root.format(tmp_path), None) == expected
+
+
+def test_a_runs_names_are_no_link_out_of_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(".", {"own.txt": "mine", "run/config.json": ""})
+    Path("run/classes.txt").symlink_to("../own.txt")
+    assert "not followed" in refusal(
+        lambda: names_of(dict(dataset="mine", data_root="."), None, None)
+    )
+
+
+@pytest.mark.parametrize("program", ["draw", "look", "words"])
+def test_a_tool_is_one_process(program):
+    text = (ROOT / f"tools/{program}.py").read_text(encoding="utf-8")
+    assert re.search("^ *(import|from) run_folder", text, re.M)  # which says so to common.py
 
 
 # ---- the page in a browser
@@ -521,6 +615,10 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         texts = page.eval_on_selector_all(".card .whole", "all => all.map(e => e.textContent)")
         more = "of random images’ neighbours"
         assert texts == [f"purer than {purer[k]:.0f} % {more}" for k in cards()]
+        k = cards()[0]
+        n, size = arrays["0n"][k], arrays["base0"][int(arrays["0best"][k])]
+        limit = page.evaluate("x => about(x)", 2 * min(n, size).item() / (n + size).item())
+        assert f"at most {limit}" in page.inner_text(".card")
         shares = "[.949, Math.fround(.95), .9996, 1].map(rounded_down)"
         assert page.evaluate(shares) == ["94 %", "95 %", "99 %", "100 %"]
         lefts = "all => all.map(mark => parseFloat(mark.style.left))"

@@ -1211,6 +1211,28 @@ def test_a_runs_words_are_those_of_its_captions(run_of, tmp_path):
     assert found == pytest.approx(plain_nameable(torch.tensor(arrays["z"]), first, labels, names))
 
 
+def test_a_run_keeps_the_names_of_its_classes(tiny, tmp_path):
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join("ant bee cow dog eel fox gnu hen ibis jay".split()))
+    flags = f"{tiny} --epochs 1 --classes {names} --out"
+    run_program(f"mmncl.py {flags}", tmp_path / "run")
+    own = tmp_path / "run/classes.txt"
+    assert own.read_text() == names.read_text()
+    names.unlink()
+    run_program("mmncl.py --resume", tmp_path / "run")
+    run_program("words.py", tmp_path / "run")
+    assert "nameable" in read_json(tmp_path / "run/words.json")
+    files = dict(np.load(tmp_path / "run/text.npz"))
+    for key, damaged in ("captions", np.arange(100)), ("z", files["z"][:, 1:]):
+        np.savez(tmp_path / "run/text.npz", **files | {key: damaged})
+        assert "no text.npz of" in refusal("words.py", tmp_path / "run")
+    np.savez(tmp_path / "run/text.npz", **files)
+    own.write_text("another's")
+    (tmp_path / "run/words.json").write_text("{}")
+    assert "names 1 classes" in refusal("mmncl.py --resume", tmp_path / "run")
+    assert "words.json is there" in refusal("words.py", tmp_path / "run")
+
+
 # ----------------------------------------------------------------------------------------- weights
 def test_a_copys_backbone_is_plain_torchvisions(run_of, tmp_path):
     folder = copy_of(run_of("sparsehead"), tmp_path, arch="resnet18", image_size=104)

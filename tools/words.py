@@ -33,21 +33,27 @@ import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+MARKS = {"words.json": b'\n "words": ['}  # as interpret.MARKS
 
-def read_captions(folder: Path, n: int) -> tuple[Tensor, list[str]]:
-    """Embeddings (N, K) and strings of a run's n test captions; BadInput if there are none."""
+
+def read_captions(folder: Path, shape: tuple[int, int]) -> tuple[Tensor, list[str]]:
+    """Embeddings and strings of a run's N test captions; BadInput if there are none.
+
+    shape: (N, K), of the images' embeddings and of theirs
+    """
     try:
         with np.load(folder / "text.npz", allow_pickle=False) as archive:
             t = torch.from_numpy(archive["z"]).float()
-            captions = archive["captions"].tolist()
-        if len(captions) != len(t) or len(t) != n:
-            raise ValueError(f"{len(captions)} captions and {len(t)} embeddings of {n} images")
+            captions = archive["captions"]
+        if captions.dtype.kind != "U" or captions.shape != shape[:1] or t.shape != shape:
+            found = f"captions {captions.dtype} {captions.shape}, their z {tuple(t.shape)}"
+            raise ValueError(f"{found}; the images' z {shape}")
     except Exception as error:  # what a damaged archive may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
         raise common.BadInput(
             f"{folder} has no text.npz of a run of mmncl.py ({reason})"
         ) from error
-    return t, captions
+    return t, captions.tolist()
 
 
 def activations_by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tensor]:
@@ -150,11 +156,13 @@ def measure(folder: Path, classes: Path | None, data_root: str | None) -> tuple[
     """The numbers of a run, and each dimension's words with their activations."""
     run = read_run(folder)
     e = interpret.read_embedding(folder)
-    t, captions = read_captions(folder, e.N)
+    common.need(isinstance(e.z, np.ndarray), f"{folder} is no run of mmncl.py: its z is sparse")
+    t, captions = read_captions(folder, e.z.shape)
+    interpret.make_folder(folder, MARKS)
     words, means = activations_by_word(t, captions)
     said = strongest_words(words, means)
 
-    known = look.class_names_of_run(vars(run), data_root or run.data_root, classes)
+    known = look.class_names_of_run(folder, vars(run), data_root, classes)
     labels, names = named_labels(e.labels, known, classes)
     first = []
     for pairs in said:
