@@ -2322,10 +2322,7 @@ def run_readmes_loop(folder):
 def one_and_three(tiny, tmp_path_factory):
     """The folder where one process, and three under torchrun, have trained the variants."""
     folder = tmp_path_factory.mktemp("processes")
-    code = "import conftest, common; "  # conftest.py puts our folders on the path
-    # The tools, which test_all imports, make themselves one process.
-    code += "of_torchrun = common.RANK, common.WORLD; import test_all; "
-    code += "common.RANK, common.WORLD = of_torchrun; "
+    code = "import conftest, common, test_all; "  # conftest.py puts our folders on the path
     code += f"common.launch(lambda: test_all.train_variants('{folder}', '{tiny}'))"
     torchrun = "-m torch.distributed.run --standalone --nproc_per_node=3 --no-python".split()
     side_by_side(["-c", code], [*torchrun, sys.executable, "-c", code])

@@ -124,7 +124,7 @@ def test_images_are_where_there_is_room(tmp_path, more, place, waits):
     x = np.random.default_rng(0).integers(0, 255, (20, 64, 64, 3), np.uint8)
     np.savez(tmp_path / "mine.npz", x_train=x, x_test=x)
     settings = dict(dataset="mine", data_root=tmp_path, limit=None, batch_size=6, seed=1)
-    args = SimpleNamespace(**settings, device="cuda")
+    args = SimpleNamespace(**settings, device="cuda", epochs=1)
     with pretended_gpu(2 * BYTES + more) as record:
         data = common.Data(args)
         assert data.images.device.type == place
@@ -194,7 +194,8 @@ def test_a_backbone_loads_without_a_gpu(train, monkeypatch):
 def test_processes_on_gpus_share_their_batch_statistics(tmp_path, monkeypatch, device, kind):
     monkeypatch.setattr(common, "WORLD", 2)
     settings = dict(method="m", dataset="d", seed=1, out=None, resume=str(tmp_path), epochs=1)
-    args = SimpleNamespace(**settings, device=device, precision="fp32")
+    args = SimpleNamespace(**settings, device=device, precision="fp32", tensorboard=False)
+    monkeypatch.setattr(common.Run, "describe", lambda run: None)
     model = nn.Sequential(nn.BatchNorm1d(3))
     common.Run(args, SimpleNamespace(train={}), model, None)
     assert type(model[0]) is kind

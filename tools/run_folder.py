@@ -14,7 +14,6 @@ from common import BadInput, need, progress, read_json  # noqa: E402, F401
 import torch.nn as nn  # noqa: E402
 
 # ----------------------------------------------------------------------------------- a run's folder
-common.RANK, common.WORLD = 0, 1  # a tool is one process, whatever the environment says
 # What a run of an image method has: its data, network and views.
 NEEDED = "dataset", "data_root", "limit", "arch", "image_size", *common.VIEWS
 
@@ -55,7 +54,10 @@ def read_log(folder: Path) -> list[dict]:
 def inside(folder: Path, name: str) -> Path:
     """A path that a file in this folder names; BadInput where it leads out of the folder."""
     path = folder / name
-    stays = path.resolve().is_relative_to(folder.resolve())
+    try:
+        stays = path.resolve().is_relative_to(folder.resolve())
+    except (RuntimeError, ValueError):  # links in a circle, a name with a null byte
+        stays = False
     need(stays, f"{folder} names {name!r}, which is not in it: such a path is not followed")
     return path
 
