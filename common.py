@@ -145,7 +145,7 @@ class Parser(argparse.ArgumentParser):
 
     def image_flags(self) -> None:
         """Flags of all image methods."""
-        self.defaults |= dict(dataset="shapes", data_root="data", limit=None, seed=1)
+        self.defaults |= dict(dataset="shapes", preset=None, data_root="data", limit=None, seed=1)
         self.defaults |= dict(precision="auto", compile=False)
         count = number(int, 1)
         not_negative = number(float, 0)
@@ -1020,14 +1020,15 @@ class Run:
         optimizer = type(self.optimizer).__name__
         batches = f"batches of {args.batch_size}, {steps} steps an epoch"
         print(f"{args.arch}, {weights:.1f} million weights; {optimizer}, {batches}")
-        preset = getattr(args, "preset", "not noted")
-        print(f"{n:,} images of {args.dataset}; settings: {preset}")
+        preset = getattr(args, "preset", None) or "not noted"
+        print(f"{n:,} images of {args.dataset}, {args.epochs} epochs; settings: {preset}")
         if steps < 10 and n >= 20:
             size = 2 ** int(math.log2(n / 10))
             print(f"so few steps teach little: --batch-size {size} would give {n // size}")
         large = args.arch in ("resnet18", "resnet34", "resnet50")
         if args.device == "cpu" and large and hasattr(args, "optimizer"):
-            print("such a network needs a GPU; for a laptop: --preset default --arch resnet8")
+            laptop = "on a laptop: --preset default --arch resnet8"
+            print(f"{args.arch} and {args.epochs} epochs are for a GPU; {laptop} --epochs 20")
 
     def load(self) -> None:
         """Go on from checkpoint.pt; without one, from the beginning."""
@@ -1128,13 +1129,14 @@ def replacing(path: Path):
     """A new binary file that takes the place of `path` once the block has ended well."""
     # "x": nothing that is there, no link either, is written to.
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with open(unfinished, "xb") as file:
+    with open(unfinished, "xb") as file:
+        try:
             yield file
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
-    os.replace(unfinished, path)
+            file.close()  # on a full disk this may fail too
+            os.replace(unfinished, path)
+        except BaseException:
+            unfinished.unlink()
+            raise
 
 
 def save(path: Path, state: dict) -> None:

@@ -2777,6 +2777,7 @@ def test_files_are_replaced_never_written_through(tmp_path, monkeypatch):
         common.save(tmp_path / "b.pt", {})
     assert not (tmp_path / "a.pt").is_symlink()
     assert (tmp_path / "theirs").read_text() == "theirs"
+    assert (tmp_path / "b.pt.0.tmp").is_symlink()
 
 
 def test_a_weight_that_is_not_finite_ends_the_run(tiny, tmp_path, monkeypatch):
@@ -2829,11 +2830,12 @@ def test_progress_is_told_where_it_takes_long(monkeypatch, capsys, seconds, wher
 # Flags of a run of 240 images; a line that is printed before its first step.
 FIRST_LINES = {
     "what is trained": ("", "resnet8, 0.2 million weights; Adam, batches of 60, 4 steps an epoch"),
-    "on what": ("", "240 images of tiny; settings: shapes"),
+    "on what": ("", "240 images of tiny, 3 epochs; settings: shapes"),
     "few steps": ("", "so few steps teach little: --batch-size 16 would give 15"),
     "a laptop": (
         "--arch resnet18 --image-size 8",
-        "such a network needs a GPU; for a laptop: --preset default --arch resnet8",
+        "resnet18 and 3 epochs are for a GPU; "
+        "on a laptop: --preset default --arch resnet8 --epochs 20",
     ),
 }
 

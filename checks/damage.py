@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import interpret  # noqa: E402
-from run_folder import progress  # noqa: E402
+from common import progress  # noqa: E402
 
 LAYERS = "--head-hidden 32 --head-out 16"
 TRAIN = f"simclr.py {SMALL} {LAYERS} --epochs 1 --out"

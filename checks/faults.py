@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import interpret  # noqa: E402
-from run_folder import progress  # noqa: E402
+from common import progress  # noqa: E402
 
 WRITES = {"open", "os.mkdir", "os.rename", "os.remove", "shutil.rmtree"}
 SWEPT = ["simclr.py", "sae.py", "sparse_coding.py"]

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
 import interpret  # noqa: E402
-from run_folder import progress  # noqa: E402
+from common import progress  # noqa: E402
 
 A_RUN = 5  # kills of one run
 MOMENTS = ["before a checkpoint", "in training", "after training"]

@@ -34,7 +34,7 @@ STUDIES = ROOT / "studies"
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(STUDIES)]
 import common  # noqa: E402, F401
 import interpret  # noqa: E402
-from run_folder import read_json  # noqa: E402
+from common import read_json  # noqa: E402
 
 TOOLS = "finetune", "robustness", "selection", "words"  # what each measured is in <tool>.json
 # A number that two of them have is the later one's.

@@ -32,8 +32,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import records
+from common import read_json
 from records import ROOT, STUDIES, common
-from run_folder import read_json
 
 import torch
 

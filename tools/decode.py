@@ -52,7 +52,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import image_files  # noqa: E402
-from run_folder import progress, read_json, write_json  # noqa: E402
+from common import progress, read_json  # noqa: E402
+from run_folder import write_json  # noqa: E402
 
 import torch  # noqa: E402
 

@@ -24,7 +24,6 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
-import run_folder  # noqa: E402, F401, as a tool is one process
 from common import need  # noqa: E402
 
 try:

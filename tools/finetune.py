@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import simsiam  # noqa: E402
-from run_folder import labelled_data, load_backbone, progress, read_json, read_run, write_json  # noqa: E402
+from common import progress, read_json  # noqa: E402
+from run_folder import labelled_data, load_backbone, read_run, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402

@@ -1510,13 +1510,14 @@ def replacing(path: Path):
     # "x": nothing that is there, no link either, is written to.
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     options = dict(encoding="utf-8", errors="backslashreplace", newline="\n")
-    try:
-        with open(unfinished, "x", **options) as file:
+    with open(unfinished, "x", **options) as file:
+        try:
             yield file
-        os.replace(unfinished, path)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+            file.close()  # on a full disk this may fail too
+            os.replace(unfinished, path)
+        except BaseException:
+            unfinished.unlink()
+            raise
 
 
 def main(argv=None):

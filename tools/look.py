@@ -117,7 +117,7 @@ def read_run(folder: Path) -> dict:
     config["words"] = None
     path = folder / "words.json"
     if path.exists():
-        config["words"] = run_folder.read_json(path).get("words")
+        config["words"] = run_folder.common.read_json(path).get("words")
         need(are_words(config["words"]), f"{path} is damaged: delete it, and run tools/words.py")
     return config
 

@@ -19,7 +19,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import common
-from run_folder import inside, progress
+from common import progress
+from run_folder import inside
 
 try:
     import pyarrow as pa

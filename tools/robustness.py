@@ -33,7 +33,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import shapes  # noqa: E402
-from run_folder import labelled_data, load_run, progress, write_json  # noqa: E402
+from common import progress  # noqa: E402
+from run_folder import labelled_data, load_run, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402

@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import simclr  # noqa: E402
-from common import BadInput, need, progress, read_json  # noqa: E402, F401
+from common import BadInput, need  # noqa: E402
 
 import torch.nn as nn  # noqa: E402
 

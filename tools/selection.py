@@ -26,7 +26,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import sparsehead  # noqa: E402
-from run_folder import data_of, load_run, progress, write_json  # noqa: E402
+from common import progress  # noqa: E402
+from run_folder import data_of, load_run, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402

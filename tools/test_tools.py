@@ -727,8 +727,8 @@ PLACES = {  # what stands in a Parquet file instead of an image -> words of the 
     "above, later": (dict(bytes=None, path="a/../../secret.png"), "is not in it"),
     "a link": (dict(bytes=None, path="out.png"), "is not in it"),
     "through a link": (dict(bytes=None, path="out/secret.png"), "is not in it"),
-    "round": (dict(bytes=None, path="round/1.png"), "cannot be read"),
-    "no name": (dict(bytes=None, path="a\0b"), "cannot be read"),
+    "round": (dict(bytes=None, path="round/1.png"), "is not in it"),
+    "no name": (dict(bytes=None, path="a\0b"), "is not in it"),
     "not there": (dict(bytes=None, path="gone.png"), "train.parquet#1 cannot be read"),
 }
 

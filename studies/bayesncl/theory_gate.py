@@ -38,7 +38,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import bayesncl  # noqa: E402
 import common  # noqa: E402
 import interpret  # noqa: E402
-from run_folder import data_of, load_run, progress, write_json  # noqa: E402
+from common import progress  # noqa: E402
+from run_folder import data_of, load_run, write_json  # noqa: E402
 
 # ----------------------------------------------------------------------------------------- settings
 FREQUENCIES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99)  # π of the toy's features

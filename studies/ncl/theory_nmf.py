@@ -36,7 +36,8 @@ from torch.nn.functional import normalize
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "studies" / "landscape")]
 import common  # noqa: E402
-from run_folder import progress, write_json  # noqa: E402
+from common import progress  # noqa: E402
+from run_folder import write_json  # noqa: E402
 
 from theory import new_folder, row, table  # noqa: E402
 

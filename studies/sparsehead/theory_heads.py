@@ -38,7 +38,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools"), str(ROOT / "studies" / "landscape")]
 import common  # noqa: E402
 import interpret  # noqa: E402
-from run_folder import progress, write_json  # noqa: E402
+from common import progress  # noqa: E402
+from run_folder import write_json  # noqa: E402
 from sparse_coding import generator, max_cosine, sample  # noqa: E402
 
 import torch  # noqa: E402

@@ -34,7 +34,7 @@ import common  # noqa: E402
 import interpret  # noqa: E402
 import shapes  # noqa: E402
 import simclr  # noqa: E402
-from run_folder import progress  # noqa: E402
+from common import progress  # noqa: E402
 
 VIEWS = dict(min_scale=0.08, jitter=0.8, gray=0.2, blur=0.5, crop="bicubic")  # the papers'
 

@@ -23,7 +23,7 @@ from torchvision.transforms.v2.functional import to_pil_image
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import common  # noqa: E402
-from run_folder import progress  # noqa: E402
+from common import progress  # noqa: E402
 
 SIZE = 32  # pixels
 BATCH_SIZE = 256
