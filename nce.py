@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# dependencies = ["torch>=2.6", "torchvision>=0.21", "numpy>=2.0"]
 # ///
 """NCE: cross-entropy on features that cannot be negative, NCL's version of supervised learning.
 

@@ -1,6 +1,6 @@
 # /// script
 # requires-python = ">=3.10"
-# dependencies = ["torch>=2.11", "torchvision>=0.26", "numpy>=2.0"]
+# dependencies = ["torch>=2.6", "torchvision>=0.21", "numpy>=2.0"]
 # ///
 """SAE: a sparse autoencoder on a finished run's features, which adds sparsity to a fixed backbone.
 
@@ -139,7 +139,7 @@ def mono_loss(h, z):
     # In float16 a squared sum over images may be infinite.
     kind = torch.promote_types(z.dtype, torch.float32)
     h, z = h.to(kind), z.to(kind)
-    least, largest = z.aminmax(dim=0)  # (K,)
+    least, largest = z.amin(0), z.amax(0)  # (K,)
     scaled = (z - least) / (largest - least).clamp(min=1e-3)  # (N, K), of an idle unit 0
     directions = F.normalize(h)  # (N, d)
     # A squared sum over images has each pair twice, and each image with itself.
