@@ -237,49 +237,6 @@ class Parser(argparse.ArgumentParser):
             need(fits, f"{run}/config.json is damaged: {name} is {str(value)[:100]!r}")
 
 
-def takes(flag: argparse.Action, value) -> bool:
-    """Whether a value out of JSON is one that a flag takes."""
-    if flag.nargs == 0:  # as --compile has it
-        return isinstance(value, bool)
-    if flag.type is None:
-        return isinstance(value, str) and (not flag.choices or value in flag.choices)
-    numbers = (int, float) if flag.type.__name__ == "float" else int
-    if not isinstance(value, numbers) or isinstance(value, bool):
-        return False
-    try:
-        same = flag.type(str(value)) == value
-    except (ValueError, argparse.ArgumentTypeError):
-        return False
-    return same and (not flag.choices or value in flag.choices)
-
-
-METHODS = "simclr ncl bayesncl sparsehead simsiam nce mmncl lpjepa sae sparse_coding".split()
-
-
-def settings_of_run(run: Path) -> dict:
-    """The settings in config.json of a run of any method; BadInput if it is no such run."""
-    settings = read_json(run / "config.json")
-    method = settings.get("method")
-    need(method in METHODS, f"{run} is no run: its config.json names none of {', '.join(METHODS)}")
-    importlib.import_module(method).parser().check(settings, run)
-    return settings
-
-
-def read_json(path: Path, kind=dict):
-    """What a JSON file holds, a dictionary or another `kind`; BadInput if there is none."""
-    try:
-        size = path.stat().st_size
-        need(size < 2**27, f"{path} has {size / 1e6:.0f} MB: it is none of ours")
-        found = json.loads(path.read_bytes())
-        need(isinstance(found, kind), f"{path} is damaged: it holds no {kind.__name__}")
-        return found
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, BadInput):
-            raise
-        reason = f"{type(error).__name__}: {error}"
-        raise BadInput(f"{path} cannot be read ({reason})") from error
-
-
 def check_device(device: str) -> None:
     """BadInput unless a tensor can be made on the device."""
     try:
@@ -294,34 +251,6 @@ def has_bf16(device: str) -> bool:
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device)[0] >= 8
     return "amx_bf16" in CPUINFO or "avx512_bf16" in CPUINFO
-
-
-QUIET = False  # with --quiet: progress says nothing
-
-
-def progress(items, what: str):
-    """Yield the items. Where they take more than ten seconds, stderr says how far they are.
-
-    A terminal has one line, which is written anew each second; a file has a line a minute.
-    items: anything with a length
-    """
-    terminal = sys.stderr.isatty()
-    began = time.monotonic()
-    next_line = began + 10
-    told = False
-    for done, item in enumerate(items):
-        now = time.monotonic()
-        if now >= next_line and not QUIET and RANK == 0:
-            left = (now - began) / max(1, done) * (len(items) - done)
-            text = f"{what} {done}/{len(items)}, {left:.0f} s left"
-            if terminal:
-                text = f"\r{text}\033[K"  # over the last one, of which nothing stays
-            print(text, end="" if terminal else "\n", file=sys.stderr, flush=True)
-            next_line = now + (1 if terminal else 60)
-            told = True
-        yield item
-    if told and terminal:
-        print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 
 # -------------------------------------------------------------------------------------------- data
@@ -371,9 +300,7 @@ class Data:
         """BadInput where a run had other data. A new run's fingerprint, None, becomes theirs."""
         where = f"{args.dataset} under {args.data_root}"
         if not hasattr(args, "fingerprint"):
-            print(
-                f"{where}: whether the run had these data is not known; it is of an older version"
-            )
+            print(f"{where}: the run, of an older version, did not note what its data were")
             return
         if args.fingerprint is None:
             args.fingerprint = self.fingerprint
@@ -937,6 +864,34 @@ def average_gradients(model: nn.Module) -> None:
         g.copy_(mean.view_as(g))
 
 
+QUIET = False  # with --quiet: progress says nothing
+
+
+def progress(items, what: str):
+    """Yield the items. Where they take more than ten seconds, stderr says how far they are.
+
+    A terminal has one line, which is written anew each second; a file has a line a minute.
+    items: anything with a length
+    """
+    terminal = sys.stderr.isatty()
+    began = time.monotonic()
+    next_line = began + 10
+    told = False
+    for done, item in enumerate(items):
+        now = time.monotonic()
+        if now >= next_line and not QUIET and RANK == 0:
+            left = (now - began) / max(1, done) * (len(items) - done)
+            text = f"{what} {done}/{len(items)}, {left:.0f} s left"
+            if terminal:
+                text = f"\r{text}\033[K"  # over the last one, of which nothing stays
+            print(text, end="" if terminal else "\n", file=sys.stderr, flush=True)
+            next_line = now + (1 if terminal else 60)
+            told = True
+        yield item
+    if told and terminal:
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
 # -------------------------------------------------------------------------------------- run folder
 def new_folder(path: Path, settings: dict, device: str) -> None:
     """A new run's folder with config.json: the settings, the commit, the machine.
@@ -956,6 +911,49 @@ def new_folder(path: Path, settings: dict, device: str) -> None:
     )
     with replacing(path / "config.json") as file:
         file.write(json.dumps(settings | made_by, indent=1).encode() + b"\n")
+
+
+METHODS = "simclr ncl bayesncl sparsehead simsiam nce mmncl lpjepa sae sparse_coding".split()
+
+
+def settings_of_run(run: Path) -> dict:
+    """The settings in config.json of a run of any method; BadInput if it is no such run."""
+    settings = read_json(run / "config.json")
+    method = settings.get("method")
+    need(method in METHODS, f"{run} is no run: its config.json names none of {', '.join(METHODS)}")
+    importlib.import_module(method).parser().check(settings, run)
+    return settings
+
+
+def read_json(path: Path, kind=dict):
+    """What a JSON file holds, a dictionary or another `kind`; BadInput if there is none."""
+    try:
+        size = path.stat().st_size
+        need(size < 2**27, f"{path} has {size / 1e6:.0f} MB: it is none of ours")
+        found = json.loads(path.read_bytes())
+        need(isinstance(found, kind), f"{path} is damaged: it holds no {kind.__name__}")
+        return found
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, BadInput):
+            raise
+        reason = f"{type(error).__name__}: {error}"
+        raise BadInput(f"{path} cannot be read ({reason})") from error
+
+
+def takes(flag: argparse.Action, value) -> bool:
+    """Whether a value out of JSON is one that a flag takes."""
+    if flag.nargs == 0:  # as --compile has it
+        return isinstance(value, bool)
+    if flag.type is None:
+        return isinstance(value, str) and (not flag.choices or value in flag.choices)
+    numbers = (int, float) if flag.type.__name__ == "float" else int
+    if not isinstance(value, numbers) or isinstance(value, bool):
+        return False
+    try:
+        same = flag.type(str(value)) == value
+    except (ValueError, argparse.ArgumentTypeError):
+        return False
+    return same and (not flag.choices or value in flag.choices)
 
 
 def hardware(device: str) -> str:
@@ -990,6 +988,9 @@ class Run:
         # Whether end_epoch measures the 5-NN accuracy, ten times in a run.
         self.knn = knn and "y" in data.train and len(data.classes["y"]) > 1
         self.records = []  # a record for each epoch that is done
+        self.board = None
+        if args.tensorboard and RANK == 0:
+            Writer = tensorboard_writer()  # or a refusal, before there is a folder
         self.bf16 = args.precision == "bf16"
         now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # microseconds, as runs may start at once
         new = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{now}"
@@ -1002,9 +1003,9 @@ class Run:
         elif RANK == 0:
             new_folder(self.folder, vars(args), args.device)
         self.describe()
-        self.board = None
         if args.tensorboard and RANK == 0:
-            self.board = tensorboard(self.folder, len(self.records))
+            # What a killed run wrote beyond its last epoch is hidden.
+            self.board = Writer(self.folder, purge_step=len(self.records) + 1)
         done = f"{len(self.records)} of {args.epochs} epochs done"
         print(f"{self.folder}: {args.device}, {args.precision}, {done}", flush=True)
         launcher = "python" if WORLD == 1 else f"torchrun --nproc_per_node={WORLD}"
@@ -1115,13 +1116,13 @@ class Run:
         print(f"python tools/interpret.py {folder}\npython tools/look.py {folder}")
 
 
-def tensorboard(folder: Path, epochs_done: int):
-    """A writer for TensorBoard into a run's folder; what a killed run wrote beyond is hidden."""
+def tensorboard_writer():
+    """The class that writes what TensorBoard shows."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise BadInput("--tensorboard needs it: pip install tensorboard") from error
-    return SummaryWriter(folder, purge_step=epochs_done + 1)
+        raise BadInput("--tensorboard needs: pip install tensorboard") from error
+    return SummaryWriter
 
 
 @contextlib.contextmanager

@@ -2849,7 +2849,12 @@ def test_a_training_says_what_it_trains(tiny, tmp_path, capsys, flags, line):
 
 def test_tensorboard_has_each_epochs_record(tiny, tmp_path):
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run_program(f"simclr.py {tiny} --tensorboard --out", tmp_path)
+    command = f"simclr.py {tiny} --tensorboard --out"
+    for call in 2, 1:  # a killed run, whose events of an unfinished epoch do not count
+        with dies(torch, "save", call, Killed), pytest.raises(Killed):
+            run_program(command, tmp_path)
+        command = "simclr.py --resume"
+    run_program(command, tmp_path)
     board = events.EventAccumulator(str(tmp_path)).Reload()
     losses = [(event.step, event.value) for event in board.Scalars("loss")]
     *epochs, _ = records(tmp_path)
@@ -2859,6 +2864,7 @@ def test_tensorboard_has_each_epochs_record(tiny, tmp_path):
 def test_without_tensorboard_one_line_says_so(tiny, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert "pip install tensorboard" in refusal(f"simclr.py {tiny} --tensorboard --out", tmp_path)
+    assert not any(tmp_path.iterdir())
 
 
 # What is in the environment; how many processes common.py takes part in, or the refusal.
