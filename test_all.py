@@ -26,6 +26,7 @@ import statistics
 import subprocess
 import sys
 import time
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -2397,6 +2398,14 @@ def saved(value):
     return file.getvalue()
 
 
+def zipped(name):
+    """An archive with a text of this name."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(name, "text")
+    return file.getvalue()
+
+
 def mine(**arrays):
     """A good data set, but for these arrays."""
     return {"mine.npz": ARRAYS | arrays}
@@ -2422,6 +2431,8 @@ TINY = shapes.draw(240, 100)
 RELABELLED = {"tiny.npz": TINY | dict(y_test=TINY["y_test"][::-1])}
 WIDER = {"tiny.npz": ARRAYS | dict(x_train=X_TRAIN[:, 1:], x_test=X_TEST[:, 1:])}
 Z = np.eye(9, 3)
+SAME = torch.zeros(1).expand(9, 3)  # a file of a kilobyte may say that they are a billion
+NOT_OURS = "is there, and not one that is written here"
 FLIPPED = saved({"z": torch.ones(9, 3)}).replace(b"\x80?", b"\x81?", 1)  # a bit of a number
 
 
@@ -2449,6 +2460,7 @@ def entries(**places):
 # these; files are its data, if there are any.
 REFUSED = {
     "device": ({}, "simclr.py --device tpu", "--device tpu is not there"),
+    "a device without numbers": ({}, "simclr.py --device meta", "--device meta is not there"),
     "flag": ({}, "simclr.py --no-such-flag", "unrecognized arguments"),
     "share above 1": ({}, "simclr.py --blur 1.5", "1.5 is not between 0 and 1"),
     "not a number": ({}, "simclr.py --lr nan", "nan is not between"),
@@ -2476,6 +2488,8 @@ REFUSED = {
     "pictures": ({"mine/cats/1.png": b""}, MINE, "no data set mine; mine.npz; decode.py; svhn"),
     "damaged archive": ({"mine.npz": b"PK"}, MINE, "mine; plain numpy arrays"),
     "mapped pickle": ({"mine/x_train.npy": np.array([{}])}, MINE, "plain numpy; Python objects"),
+    "a text among arrays": ({"mine.npz": zipped("README.txt")}, MINE, "'README.txt'; no array"),
+    "no height": (mine(x_train=X_TRAIN[:, :0]), MINE, "of shape (20, 0, 8, 3)"),
     "no axes": (mine(x_train=np.uint8(7)), MINE, "x_train ()"),
     "one-sided labels": (HALF, MINE, "no y_train"),
     # data
@@ -2530,6 +2544,7 @@ REFUSED = {
         "interpret.py e.npz --labels y.parquet",
         'np.save("y.npy"; read_parquet("y.parquet")',
     ),
+    "one number for all": ({"e.pt": saved(SAME)}, "interpret.py e.pt", "repeats its numbers"),
     "nan": (z_and(z=np.full((9, 3), np.nan)), MEASURE, "z is not finite"),
     "beyond float32": (z_and(z=1e300 * Z), MEASURE, "z is not finite"),
     "half of infinity": (z_and(h=np.float16(Z + np.inf)), MEASURE, "own features is not finite"),
@@ -2644,7 +2659,11 @@ REFUSED = {
     "sets in capitals": (pictures("Train/1.png Test/1.png"), DECODE_HALF, "rename the sets"),
     "an empty class": (pictures("a/1.png a/2.png b/1.heic"), DECODE_HALF, "b has no images; .webp"),
     "one image a class": (pictures("a/1.png b/1.png"), DECODE_HALF, "0 images; needs two; a has 1"),
-    "another size": ({"mine/x_test.npy": X_TRAIN}, "decode.py mine --size 9", "to 8 pixels"),
+    "another size": (
+        {"mine/split.csv": "", "mine/x_train.npy": b"", "mine/x_test.npy": X_TRAIN},
+        "decode.py mine --size 9",
+        "to 8 pixels",
+    ),
     "a stray image": (pictures("a/1.png 2.png"), DECODE_HALF, "2.png lies beside"),
     "an own table": (pictures("0.png 1.png 2.png 3.png split.csv"), DECODE_HALF, "split.csv is"),
     "an old file": ({"z.npz": b""}, "evaluate.py {ncl} --out z.npz", "name a new file"),
@@ -2662,6 +2681,14 @@ REFUSED = {
     "other data, corrupted": ({"tiny.npz": ARRAYS}, "robustness.py {ncl} --data-root .", OTHERS),
     "wide images": (WIDER, "robustness.py older --data-root .", "square images only"),
     "no text": ({}, "words.py {ncl}", "no text.npz"),
+    "own numbers": ({"copy/selection.json": '{"a": 1}'}, "selection.py copy", NOT_OURS),
+    "own numbers, too": ({"copy/robustness.json": "a"}, "robustness.py copy", NOT_OURS),
+    "own accuracies": ({"copy/finetune.json": "{}"}, "finetune.py copy --lr 1", NOT_OURS),
+    "a diverging fine-tuning": (
+        {},
+        "finetune.py {ncl} --labels 1 --lr 1e30 --epochs 1 --min-steps 1",
+        "weights are not finite",
+    ),
     "a folder of weights": ({"copy/notes": ""}, "weights.py {ncl} copy", "is there already"),
     # studies/
     "the theory of SimCLR": ({}, "theory_gate.py {simclr}", "runs of ncl.py and bayesncl.py"),
@@ -2757,6 +2784,14 @@ def test_damaged_checkpoints_load_whole_or_not_at_all(tmp_path):
         path.write_bytes(good[:at] + rests[i % 3])
         with contextlib.suppress(common.BadInput):
             assert torch.equal(common.load_checkpoint(path), weights)
+
+
+@pytest.mark.parametrize("part", ["optimizer", "log"])
+def test_a_checkpoint_without_its_parts_is_refused(run_of, tmp_path, part):
+    shutil.copytree(run_of("ncl"), tmp_path, dirs_exist_ok=True)
+    state = common.load_checkpoint(tmp_path / "checkpoint.pt")
+    common.save(tmp_path / "checkpoint.pt", state | {part: 5})
+    assert "is not a checkpoint of this training" in refusal("ncl.py --resume", tmp_path)
 
 
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):

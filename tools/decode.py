@@ -60,7 +60,8 @@ import torch  # noqa: E402
 # In the order in which they are moved: before the last, the folder does not load as a data set.
 FILES = ("split.csv", "classes.txt", "y_train.npy", "y_test.npy", "x_train.npy", "x_test.npy")
 WORK = ".decoding"  # the folder of what is not complete; hidden, so no class
-STATE = "progress.json"  # in it: how far the decoding is, and the mark of a folder of ours
+STATE = "progress.json"  # in it: how far the decoding is
+IN_WORK = {STATE, *FILES, "hash_train.npy", "hash_test.npy", "kept.npy"}  # all that is ever in it
 SETS = ("train", "training", "test", "testing", "val", "valid", "validation")  # their names
 AT_ONCE = 512  # files; so many at most are decoded again after an interruption
 Images = list[tuple[str, int]]  # of each its file and the number of its class
@@ -221,14 +222,15 @@ def read_state(work: Path) -> dict:
     """
     if not os.path.lexists(work):
         return {}
-    remedy = "rename or remove it"
+    remedy = "rename or remove"
     is_folder = work.is_dir() and not work.is_symlink()
-    common.need(is_folder, f"{work} is not a folder of decode.py: {remedy}")
+    common.need(is_folder, f"{work} is not a folder of decode.py: {remedy} it")
     names = os.listdir(work)
     if not names:
         return {}
-    common.need(STATE in names, f"{work} was not made by decode.py: {remedy}")
     for name in names:
+        ours = name in IN_WORK or name.startswith(f"{STATE}.")
+        common.need(ours, f"{work / name} was not made by decode.py: {remedy} it or {work}")
         linked = f"{work / name} is a link, which decode.py never makes: remove {work}"
         common.need(not (work / name).is_symlink(), linked)
 
@@ -429,7 +431,7 @@ def decode(folder: Path, size: int, skip=False, share=None, seed=0, label=None) 
     work = folder / WORK
     last = folder / FILES[-1]
     state = read_state(work)
-    if last.exists():
+    if all((folder / name).exists() for name in ("split.csv", "x_train.npy", last.name)):
         pixels = open_array(last, "r", np.uint8, (None, None, None, 3)).shape[1]
         if state:
             shutil.rmtree(work)

@@ -9,6 +9,7 @@ on the training images of the chosen data set. --out saves h, z, labels and imag
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -36,7 +37,7 @@ def main(argv=None):
     args = flags.parse_args(argv)
     common.check_device(args.device)
     if args.out:
-        new = args.out.suffix == ".npz" and not args.out.exists()
+        new = args.out.suffix == ".npz" and not os.path.lexists(args.out)
         common.need(new, f"--out {args.out}: name a new file that ends in .npz")
     run, model = load_run(args.run)
     if args.dataset not in (None, run.dataset):

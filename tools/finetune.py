@@ -121,6 +121,8 @@ def finetune(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    finite = all(p.isfinite().all() for p in model.parameters())
+    common.need(finite, f"at rate {lr:g} the weights are not finite: give a smaller --lr")
     return model
 
 
@@ -214,8 +216,10 @@ def main(argv=None):
     run = read_run(args.run)
     data = labelled_data(run, args.data_root, "fine-tuning")
     path = args.run / "finetune.json"
+    # If it is damaged or not ours, fail now and not after training.
+    interpret.make_folder(args.run, {"finetune.json": b"_top1"})
     if path.exists():
-        read_json(path)  # if it is damaged, fail now and not after training
+        read_json(path)
     prefix = "scratch" if args.from_scratch else "finetune"
 
     def same_start():

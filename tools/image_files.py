@@ -112,6 +112,8 @@ def read(source, at_least: int | None = None) -> Image.Image:
     source: a path, or a binary file
     at_least: how many pixels a side needs; a large JPEG is decoded to not many more
     """
+    if isinstance(source, (str, Path)) and not os.path.isfile(source):
+        raise ValueError("it is not there, or no file")  # a pipe, for which one would wait
     try:
         file = Image.open(source, formats=FORMATS)
     except UnidentifiedImageError:

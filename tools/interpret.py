@@ -1433,6 +1433,9 @@ def arrays_of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
         if not isinstance(tensor, Tensor):  # an epoch, settings: what else a file may hold
             continue
         tensor = tensor.detach()
+        if tensor.layout == torch.strided:
+            whole = tensor.nbytes <= tensor.untyped_storage().nbytes()
+            need(whole, f"{key} repeats its numbers: save it after .contiguous()")
         if tensor.dtype == torch.bfloat16:
             tensor = tensor.float()
         if tensor.layout == torch.strided:
@@ -1556,9 +1559,12 @@ def launch(main, *errors) -> None:
     """
     program = Path(sys.argv[0]).name
     for stream in sys.stdout, sys.stderr:  # a terminal may lack a letter, a name may be no text
-        stream.reconfigure(errors="backslashreplace")
+        if stream:  # None where it is closed
+            stream.reconfigure(errors="backslashreplace")
     try:
         main()
+    except BrokenPipeError:  # nobody reads on, as of "| head"
+        os._exit(1)
     except KeyboardInterrupt:
         print(f"{program}: stopped before its end", file=sys.stderr)
         sys.exit(130)

@@ -322,6 +322,7 @@ def need_one_order(folder: Path, names: list[str]) -> None:
 def channels_last(images: np.ndarray, path: Path) -> np.ndarray:
     """Images as image_at takes them, of (N, 3, H, W) and the like; BadInput for other arrays."""
     need(images.dtype == np.uint8, f"{path}: images are {images.dtype}; they must be uint8")
+    need(images.size, f"{path}: images have shape {images.shape}: no pixel")
     if images.ndim == 4 and images.shape[3] not in (1, 3) and images.shape[1] in (1, 3):
         images = images.transpose(0, 2, 3, 1)
     if images.ndim == 4 and images.shape[3] == 1:

@@ -205,6 +205,7 @@ def main(argv=None):
     rows = [["run", "e", *columns]]
     for folder in args.runs:
         run, model = load_run(folder)
+        interpret.make_folder(folder, {"robustness.json": b'"h_clean"'})
         data = labelled_data(run, args.data_root, "a probe")
         print(f"{folder}: fitting probes ...", flush=True)
         found = measure(run, model.to(device), data, device)

@@ -142,6 +142,7 @@ def main(argv=None):
     common.check_device(args.device)
     rows = [["run", "SEPIN@10", "dimensions", "P@10", "at random", "LP@1", "at random"]]
     for folder in args.runs:
+        interpret.make_folder(folder, {"selection.json": b'"sepin_1"'})
         print(f"{folder}: measuring ...", flush=True)
         numbers = measure(folder, args.data_root, args.device)
         write_json(folder / "selection.json", numbers)

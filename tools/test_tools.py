@@ -421,6 +421,7 @@ TWO_CLASSES = {f"{file}.png": PNG for file in ("a/0", "a/1", "b/0", "b/1")}
 CAFES = {f"caf{letter}/{i}.png": PNG for letter in ("\u00e9", "e\u0301") for i in range(2)}
 SETS = {"train/caf\u00e9/0.png": PNG, "test/cafe\u0301/0.png": PNG}
 HALF = "--test-share .5"
+DECODED = TWO_CLASSES | {"split.csv": "", "x_train.npy": b""}
 BAD_FOLDERS = {  # files, or links to what they name; flags; words of the refusal
     "classes that look the same": (CAFES, HALF, "look the same; NFC"),
     "sets that look the same": (SETS, "", "look the same; NFC"),
@@ -460,13 +461,18 @@ BAD_FOLDERS = {  # files, or links to what they name; flags; words of the refusa
         HALF,
         "not a folder of decode.py",
     ),
+    "an array alone": (
+        TWO_CLASSES | {"x_test.npy": np.zeros((2, 4, 4, 3), np.uint8)},
+        HALF,
+        "x_test.npy is there already",
+    ),
     "other arrays": (
-        TWO_CLASSES | {"x_test.npy": np.zeros(4)},
+        DECODED | {"x_test.npy": np.zeros(4)},
         HALF,
         "x_test.npy is damaged; float64",
     ),
-    "no arrays": (TWO_CLASSES | {"x_test.npy": b"no"}, HALF, "x_test.npy is damaged"),
-    "objects": (TWO_CLASSES | {"x_test.npy": np.array([{}])}, HALF, "x_test.npy is damaged"),
+    "no arrays": (DECODED | {"x_test.npy": b"no"}, HALF, "x_test.npy is damaged"),
+    "objects": (DECODED | {"x_test.npy": np.array([{}])}, HALF, "x_test.npy is damaged"),
     "a class that vanishes": (
         TWO_CLASSES | {"b/0.png": b"", "b/1.png": b""},
         f"{HALF} --skip",
@@ -529,6 +535,7 @@ DAMAGE = {  # what progress.json says instead, or a file beside it; words of the
     "deep": (b"[" * 200_000, "cannot be read"),
     "another array": ({"x_train.npy": np.zeros((2, 5, 4, 3), np.uint8)}, "x_train.npy is damaged"),
     "no array": ({"hash_train.npy": b"no"}, "hash_train.npy is damaged"),
+    "an own file": ({"mine.txt": "mine"}, "mine.txt was not made by decode.py"),
     "a link": ({"x_train.npy": Path("../a/0.png")}, "x_train.npy is a link"),
     "a link elsewhere": ({"split.csv": Path("/gone")}, "split.csv is a link"),
 }
@@ -1239,11 +1246,14 @@ def test_a_copys_backbone_is_plain_torchvisions(run_of, tmp_path):
     model = sparsehead.network(read_run(folder))
     torch.save(dict(model=model.state_dict(), optimizer=7), folder / "checkpoint.pt")
     torch.save(model.backbone.state_dict(), folder / "backbone.pt")
+    write_files(tmp_path, {"small.unfinished/thesis.txt": "mine"})
     run_program("weights.py", folder, tmp_path / "small")
     assert common.load_checkpoint(tmp_path / "small/checkpoint.pt").keys() == {"model"}
     _, copied = load_run(tmp_path / "small")
     for name, value in copied.state_dict().items():
         assert value.equal(model.state_dict()[name].half().to(value.dtype)), name
+    assert sorted(os.listdir(tmp_path)) == [folder.name, "small", "small.unfinished"]
+    assert (tmp_path / "small.unfinished/thesis.txt").exists()
     theirs = torchvision.models.resnet18()
     theirs.fc = nn.Identity()
     theirs.load_state_dict(torch.load(tmp_path / "small/backbone.pt", weights_only=True))

@@ -9,8 +9,10 @@ original run, but it cannot be trained further.
 
 import argparse
 import io
+import os
 import shutil
 import sys
+import tempfile
 import zipfile
 from pathlib import Path
 
@@ -36,18 +38,19 @@ def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 def copy_run(folder: Path, new: Path) -> None:
     """Write the copy into `new`; BadInput if the run has not finished or `new` exists."""
     load_run(folder)  # is it a finished run?
-    common.need(not new.exists(), f"{new} is there already; name a new folder")
+    common.need(not os.path.lexists(new), f"{new} is there already; name a new folder")
     checkpoint = common.load_checkpoint(folder / "checkpoint.pt")
     backbone = common.load_checkpoint(folder / "backbone.pt")
     small = dict(model=halved(checkpoint["model"]))
     small_backbone = halved(backbone)
-    unfinished = new.with_name(f"{new.name}.unfinished")
-    shutil.rmtree(unfinished, ignore_errors=True)  # of a call that was interrupted
-    unfinished.mkdir(parents=True)
-    shutil.copy(folder / "config.json", unfinished)
-    for name, weights in ("checkpoint.pt", small), ("backbone.pt", small_backbone):
-        save_deflated(unfinished / name, weights)
-    unfinished.rename(new)
+    new.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=new.parent, prefix=new.name) as work:
+        unfinished = Path(work, new.name)
+        unfinished.mkdir()
+        shutil.copy(folder / "config.json", unfinished)
+        for name, weights in ("checkpoint.pt", small), ("backbone.pt", small_backbone):
+            save_deflated(unfinished / name, weights)
+        unfinished.rename(new)
 
 
 def save_deflated(path: Path, weights: dict) -> None:
