@@ -195,7 +195,8 @@ class Parser(argparse.ArgumentParser):
             settings = self.settings_of(Path(typed["resume"]))
             free = {"resume", "device", "data_root", "compile", *self.of_a_start}
             more = sorted(typed.keys() - free)
-            need(not more, f"--resume goes on by the run's settings; leave out {', '.join(more)}")
+            flags = ", ".join("--" + name.replace("_", "-") for name in more)
+            need(not more, f"--resume goes on by the run's settings; leave out {flags}")
         else:
             name = typed.get("preset") or typed.get("dataset") or "shapes"
             name = name if name in self.presets else "default"
@@ -213,6 +214,7 @@ class Parser(argparse.ArgumentParser):
 
     def settings_of(self, run: Path) -> dict:
         """The settings of a run of this program that can go on here."""
+        need((run / "config.json").exists(), f"{run} is no run: it has no config.json")
         settings = read_json(run / "config.json")
         method, processes = settings.get("method"), settings.get("processes")
         need(method == self.method, f"{run} is a run of {method}.py, not of {self.method}.py")
@@ -316,7 +318,7 @@ class Data:
         n = len(self.images)
         need(
             batch_size <= n,
-            f"--batch-size {batch_size} is more than the {n} training images: give less",
+            f"--batch-size {batch_size} is more than the {n} training images: give {n // 10 + 2}",
         )
         equal = batch_size % WORLD == 0 and batch_size >= 2 * WORLD
         need(equal, f"--batch-size {batch_size}: {WORLD} processes take an equal part, two or more")
@@ -873,20 +875,23 @@ QUIET = False  # with --quiet: progress says nothing
 
 
 def progress(items, what: str):
-    """Yield the items. Where they take more than ten seconds, stderr says how far they are.
+    """Yield the items, and say on stderr how far they are.
 
-    A terminal has one line, which is written anew each second; a file has a line a minute.
+    A terminal has one line, which is written anew each second and goes at the end. A file gets a
+    line after ten seconds and each minute.
     items: anything with a length
     """
     terminal = sys.stderr.isatty()
     began = time.monotonic()
-    next_line = began + 10
+    next_line = began + (0 if terminal else 10)
     told = False
     for done, item in enumerate(items):
         now = time.monotonic()
         if now >= next_line and not QUIET and RANK == 0:
-            left = (now - began) / max(1, done) * (len(items) - done)
-            text = f"{what} {done}/{len(items)}, {left:.0f} s left"
+            text = f"{what} {done}/{len(items)}"
+            if done:
+                left = (now - began) / done * (len(items) - done)
+                text += f", {left:.0f} s left"
             if terminal:
                 text = f"\r{text}\033[K"  # over the last one, of which nothing stays
             print(text, end="" if terminal else "\n", file=sys.stderr, flush=True)
@@ -923,6 +928,7 @@ METHODS = "simclr ncl bayesncl sparsehead simsiam nce mmncl lpjepa sae sparse_co
 
 def settings_of_run(run: Path) -> dict:
     """The settings in config.json of a run of any method; BadInput if it is no such run."""
+    need((run / "config.json").exists(), f"{run} is no run: it has no config.json")
     settings = read_json(run / "config.json")
     method = settings.get("method")
     need(method in METHODS, f"{run} is no run: its config.json names none of {', '.join(METHODS)}")
@@ -1029,13 +1035,14 @@ class Run:
         print(f"{args.arch}, {weights:.1f} million weights; {optimizer}, {batches}")
         preset = getattr(args, "preset", None) or "not noted"
         print(f"{n:,} images of {args.dataset}, {args.epochs} epochs; settings: {preset}")
-        if steps < 10 and n >= 20:
-            size = 2 ** int(math.log2(n / 10))
-            print(f"so few steps teach little: --batch-size {size} would give {n // size}")
+        print("spread: 0 is a collapse; act: share of active entries; knn: 5-NN accuracy, %")
         large = args.arch in ("resnet18", "resnet34", "resnet50")
         if args.device == "cpu" and large and hasattr(args, "optimizer"):
             laptop = "on a laptop: --preset default --arch resnet8"
             print(f"{args.arch} and {args.epochs} epochs are for a GPU; {laptop} --epochs 20")
+        elif steps < 10 and n >= 20:
+            size = 2 ** int(math.log2(n / 10))
+            print(f"so few steps teach little: --batch-size {size} would give {n // size}")
 
     def load(self) -> None:
         """Go on from checkpoint.pt; without one, from the beginning."""
@@ -1127,7 +1134,7 @@ def tensorboard_writer():
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise BadInput("--tensorboard needs: pip install tensorboard") from error
+        raise BadInput("--tensorboard needs a package: pip install tensorboard") from error
     return SummaryWriter
 
 
@@ -1259,7 +1266,7 @@ def fit_probe(train: Tensor, y: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 
     x_fitted, y_fitted = x[~held], y[~held]
     weights = x.new_zeros(x.shape[1], int(y.max()) + 1)
     highest = -1.0
-    for l2 in progress(strengths, "linear probe, strengths of its penalty:"):
+    for l2 in progress(strengths, "linear probe, penalty"):
         weights = logistic_regression(x_fitted, y_fitted, l2, weights)
         accuracy, _ = top_1_and_5(x[held] @ weights, y[held])
         if accuracy > highest:

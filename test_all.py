@@ -2475,9 +2475,9 @@ REFUSED = {
         "simclr.py --out own",
         "own is not empty",
     ),
-    "no run": ({}, "simclr.py --resume nowhere", "nowhere/config.json cannot be read"),
+    "no run": ({}, "simclr.py --resume nowhere", "nowhere is no run"),
     "another's run": ({}, "sae.py {ncl} --resume {ncl}", "is a run of ncl.py"),
-    "resumed with": ({}, "ncl.py --resume {ncl} --lr .5 --out a", "leave out lr, out"),
+    "resumed with": ({}, "ncl.py --resume {ncl} --lr .5 --out a", "leave out --lr, --out"),
     "half a config": ({"copy/config.json": b'{"lr":'}, AGAIN, "copy/config.json cannot be read"),
     "deep": ({"copy/config.json": b"[" * 200_000}, AGAIN, "cannot be read (RecursionError"),
     "no dictionary": ({"copy/config.json": b"[]"}, AGAIN, "holds no dict"),
@@ -2633,7 +2633,7 @@ REFUSED = {
     "no run to draw": (z_and(), "draw.py e.npz", "e.npz is not a folder of a run"),
     # sae.py
     "no source": ({}, "sae.py", "whose features"),
-    "no run of an image method": ({}, "sae.py nowhere", "nowhere/config.json cannot be read"),
+    "no run of an image method": ({}, "sae.py nowhere", "nowhere is no run"),
     "a run of the landscape": (
         {"run/config.json": '{"method": "sparse_coding"}'},
         "sae.py run",
@@ -2854,10 +2854,10 @@ def test_progress_is_told_where_it_takes_long(monkeypatch, capsys, seconds, wher
         clock[0] += seconds
     assert done == [*range(30)]
     found = capsys.readouterr().err
-    if told is None:  # a line for each item from the third on, over the last one, and at last none
+    if told is None:  # a line for each item, over the last one, and at the end none
         lines = found.split("\r")
-        assert lines[1] == "x 2/30, 140 s left\033[K"
-        assert (len(lines), lines[-1], "\n" in found) == (30, "\033[K", False)
+        assert lines[1:3] == ["x 0/30\033[K", "x 1/30, 145 s left\033[K"]
+        assert (len(lines), lines[-1], "\n" in found) == (32, "\033[K", False)
     else:
         assert found == told
 

@@ -458,6 +458,8 @@ def decode(folder: Path, size: int, skip=False, share=None, seed=0, label=None) 
         if (work / name).exists():  # else it was moved before an interruption
             os.replace(work / name, folder / name)
     shutil.rmtree(work)
+    if folder.parent.name == "data":
+        print(f"now: python ncl.py --dataset {folder.name} --arch resnet8 --epochs 20")
 
 
 def main(argv=None):

@@ -77,7 +77,7 @@ NEAR = 12  # nearest other images
 FILES = "glob.glob('**/*.*', root_dir='{}', recursive=True)"
 NUMBER = "re.sub('[0-9]+', lambda n: n[0].zfill(20), name)"  # 7 becomes 00000000000000000007
 LISTING = f"import glob, re; print(*sorted({FILES}, key=lambda name: {NUMBER}), sep='\\n')"
-BY_NUMBER = f'python -c "{LISTING}" > names.txt'
+BY_NUMBER = f'python -c "{LISTING}" > files.txt'
 OF_RECORD = "epochs", "explained_variance", "lp1", "background_lp1"  # of a run's final record
 MARKS = {  # as interpret.MARKS
     "dimensions.csv": interpret.MARKS["dimensions.csv"],
@@ -312,7 +312,7 @@ def need_one_order(folder: Path, names: list[str]) -> None:
     first = sorted(names, key=image_files.ORDERS["sorted"])
     for program, key in image_files.ORDERS.items():
         for one, other in zip(first, sorted(names, key=key)):
-            text = f"{folder}: where sorted() has {one}, {program} has {other}"
+            text = f"{folder}: whose order? Where sorted() has {one}, {program} has {other}"
             remedy = "say with --names, a text file, which row of z is which"
             if program == "natural":
                 remedy += f". In the order of numbers: {BY_NUMBER.format(folder)}"

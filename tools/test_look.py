@@ -458,7 +458,7 @@ def test_files_in_order_of_numbers_have_a_recipe(tmp_path, monkeypatch):
         Image.new("RGB", (8, 8), (30 * i, 0, 0)).save(Path("x", name))
     write_files(".", {"z.npy": np.eye(8)})
     told = refusal("look.py z.npy --images x --out page")
-    recipe = re.search("python (-c .*) > names.txt", told)[1]
+    recipe = re.search("python (-c .*) > files.txt", told)[1]
     done = subprocess.run([sys.executable, *shlex.split(recipe)], capture_output=True, text=True)
     assert done.stdout.splitlines() == names
     write_files(".", {"names.txt": done.stdout})
