@@ -64,7 +64,7 @@ INPUTS = {  # what it is: the damaged file, who reads it, and where its numbers 
     "z sparse": ("sparse.npz", INTERPRET.format("sparse.npz"), "new/interpret.json"),
     "curves, draw.py": ("noted/curves.npz", "tools/draw.py noted", "noted/results.json"),
     "picture": (
-        "pictures/7.png",
+        "pictures/07.png",
         "tools/look.py z.npz --images pictures --out new",
         "new/dimensions.csv",
     ),
@@ -115,7 +115,7 @@ def write_good(root: Path) -> None:
     np.savez(root / "sparse.npz", **layout, y=y)
     (root / "pictures").mkdir()
     for i in range(60):
-        Image.fromarray(arrays["x_test"][i].transpose(1, 2, 0)).save(root / f"pictures/{i}.png")
+        Image.fromarray(arrays["x_test"][i].transpose(1, 2, 0)).save(root / f"pictures/{i:02}.png")
 
 
 # --------------------------------------------------------------------------------- damage to bytes
