@@ -1149,7 +1149,7 @@ def replacing(path: Path):
             file.close()  # on a full disk this may fail too
             os.replace(unfinished, path)
         except BaseException:
-            unfinished.unlink()
+            unfinished.unlink(missing_ok=True)
             raise
 
 

@@ -541,12 +541,6 @@ def test_a_runs_names_are_no_link_out_of_it(tmp_path, monkeypatch):
     )
 
 
-@pytest.mark.parametrize("program", ["draw", "look", "words"])
-def test_a_tool_is_one_process(program):
-    text = (ROOT / f"tools/{program}.py").read_text(encoding="utf-8")
-    assert re.search("^ *(import|from) run_folder", text, re.M)  # which says so to common.py
-
-
 # ---- the page in a browser
 EVIL_NAME = "{{sheets}}<script>alert(1)</script>\"'&"
 

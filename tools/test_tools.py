@@ -961,7 +961,7 @@ def test_finetuning_is_a_training_by_hand(run_of, tmp_path, flags):
     by_hand = functools.partial(accuracies_by_hand, folder, args, data)
     held = torch.randperm(160, generator=torch.Generator().manual_seed(0)) < 16
     order = torch.randperm(160, generator=torch.Generator().manual_seed(args.seed))
-    expected = {"kept": 7}
+    expected = {"finetune_0.9_top1": 7}
     for i, share in enumerate(args.labels):
         count = max(1, round(share * 160 / 10))
         chosen = torch.cat([order[y[order] == c][:count] for c in range(10)])
@@ -976,7 +976,7 @@ def test_finetuning_is_a_training_by_hand(run_of, tmp_path, flags):
         numbers |= dict(epochs=2, min_steps=5, classifier_lr=0.2, weight_decay=0.05)
         start = "scratch" if args.from_scratch else "finetune"
         expected |= {f"{start}_{share}_{name}": value for name, value in numbers.items()}
-    write_json(folder / "finetune.json", {"kept": 7})
+    write_json(folder / "finetune.json", {"finetune_0.9_top1": 7})
     run_program(f"finetune.py {flags}", folder)
     assert read_json(folder / "finetune.json") == pytest.approx(expected)
 
