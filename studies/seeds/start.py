@@ -26,7 +26,7 @@ METHODS = "simclr", "ncl"
 
 
 def train(method: str, weights: int, order: int, flags: list[str], out: Path) -> None:
-    """Train into a folder: weights are of one seed, order and views of another."""
+    """Train into a folder, or go on there: weights of one seed, order and views of another."""
     module = importlib.import_module(method)
     Network = module.network
 
@@ -36,8 +36,11 @@ def train(method: str, weights: int, order: int, flags: list[str], out: Path) ->
         return Network(args)
 
     setattr(module, Network.__name__, from_seed)  # the name by which main() builds it
+    argv = [*flags, "--seed", str(order), "--out", str(out)]
+    if (out / "config.json").exists():  # it was interrupted
+        argv = ["--resume", str(out)]
     try:
-        module.main([*flags, "--seed", str(order), "--out", str(out)])
+        module.main(argv)
     finally:
         setattr(module, Network.__name__, Network)
 
