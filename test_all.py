@@ -2414,6 +2414,7 @@ def mine(**arrays):
 MINE, AGAIN = "simclr.py --dataset mine", "ncl.py --resume copy"
 MMNCL, MMNCL_NAMED = "mmncl.py --dataset mine", "mmncl.py --dataset mine --classes names.txt"
 MEASURE, MEASURE_NAMED = "interpret.py e.npz", "interpret.py e.npz --classes names.txt"
+BESIDE = "interpret.py e.npz --beside b.npz"
 DECODE, DECODE_HALF = "decode.py mine --size 8", "decode.py mine --size 8 --test-share .5"
 HALF = {"mine.npz": dict(x_train=X_TRAIN, x_test=X_TRAIN, y_test=Y_TRAIN)}
 LOOK = "look.py copy"
@@ -2579,6 +2580,22 @@ REFUSED = {
     "a share above one": (z_and(), "interpret.py e.npz --active top:2", "nonzero or top"),
     "no share": (z_and(), "look.py e.npz --active top:few", "--active top:few: give auto"),
     "names of few classes": (NINE | NAMES, MEASURE_NAMED, "names 2 classes"),
+    "beside fewer images": (
+        NINE | {"b.npz": dict(z=Z[:8])},
+        BESIDE,
+        "has 8 rows and not 9; same images",
+    ),
+    "beside other labels": (
+        NINE | {"b.npz": dict(z=Z, y=np.arange(9)[::-1])},
+        BESIDE,
+        "b.npz has other labels y; same images",
+    ),
+    "beside other images": (
+        z_and(images=X_TRAIN[:9]) | {"b.npz": dict(z=Z, images=X_TRAIN[9:18])},
+        BESIDE,
+        "b.npz has other images",
+    ),
+    "beside nothing": (z_and(), BESIDE, "b.npz is not there"),
     "out is a file": (z_and() | {"out": ""}, "interpret.py e.npz --out out", "out cannot be made"),
     # look.py
     "words of a dictionary": (

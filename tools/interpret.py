@@ -8,6 +8,7 @@ directions and the neighbours of random images give.
     python tools/interpret.py runs/my-run   a finished run of any method here
     python tools/interpret.py embedding.npz       z (N, K); where you have them y (N,) and h (N, d)
     python tools/interpret.py latents.npz --labels y.npy --features h.npy --classes names.txt
+    python tools/interpret.py runs/seed1 --beside runs/seed2    do its dimensions come back there?
 
 A dimension is judged by the list of images that it is active on, the strongest first. All that is
 said about labels is counted over these lists, so the cost grows with the number of active entries,
@@ -45,6 +46,13 @@ alone are the mean of five draws. In the row "shuffled" the labels are in random
 
 To compare two embeddings, give both --active top:0.01: leads depend on n.
 
+--beside names another embedding of the same images, such as that of another seed. A dimension's
+partner there is the one whose strengths correlate most with its own over all images, where a
+strength is 0 on what is not active. Two dimensions are mutual partners if each is the other's.
+Partners by chance are given, too, each on as many images as the dimension that it stands for, the
+mean of five draws: "rotated", the axes of the other z after a random rotation, and random images of
+it as directions. Where rotated axes are as good partners, z comes back and its axes do not.
+
 Other numbers, each a mean over the live dimensions or over the classes:
     H_s           entropy of a dimension's strength over the classes, in nats ([BayesNCL])
     F1, AP        how well a dimension tells its best class from the others: F1 of being active,
@@ -67,6 +75,8 @@ dimension, in which shares are from 0 to 1. Older ones are replaced, and no file
     <family>_better           the share of the family that is less consistent on as many images
     best, f1, ap              its best class, and how well it tells it; with --classes its name
     mono                      MonoScore
+    partner                   its partner in the embedding of --beside
+    partner_correlation       and their correlation
 Columns of a second label begin with its name, as in background_cons.
 
 [NCL] arXiv 2403.12459. [BayesNCL] arXiv 2605.28441. MonoScore: arXiv 2504.02821.
@@ -101,6 +111,7 @@ EXACT = 100  # images: chance of so many and fewer is exact
 ORDERS = 2000  # random orders, whose mean is chance of more images; fewer where N > 25,000
 FAMILY = 1000  # orders of a family whose Cons. is compared, 200 at least and fewer where N > 10,000
 IN_CURVES = 10_000_000  # numbers in its curves, about
+ALIKE = 0.7  # partners of a larger correlation are counted
 USUAL = 0.95  # a dimension stands out that is more consistent than this share of a family
 DRAWS = 5  # of each control
 LARGE = 2048  # of more live dimensions a sample is controlled, once
@@ -322,6 +333,14 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
             n.append(kept.sum(1).numpy())
     start = offsets_of(np.concatenate(n))
     return Activations(np.concatenate(images), np.concatenate(values), start, N, halves)
+
+
+def activations_of(z: np.ndarray | Entries, rule: str) -> tuple[Activations, str]:
+    """The lists of active images of z (N, K), and the rule, which is chosen here if it is auto."""
+    u = unit(z)
+    if rule == "auto":
+        rule = "nonzero" if isinstance(u, Entries) else f"top:{TOP}"
+    return activate(u, rule), rule
 
 
 # ------------------------------------------------------------- Cons. of n images, for every n
@@ -758,6 +777,176 @@ def correlation(a: Activations) -> float | None:
     return ((cosines.sum() - cosines.trace()) / pairs).item() if pairs else None
 
 
+# ----------------------------------------------------- whether dimensions come back in another z
+@dataclass
+class Partners:
+    """The best partner of each dimension of one embedding in another, and the other way round.
+
+    A dead dimension has none: -1, of correlation nan.
+    """
+
+    of_first: np.ndarray  # (K_a,), which dimension of the second is its partner
+    r_first: np.ndarray  # (K_a,), and their correlation
+    of_second: np.ndarray  # (K_b,)
+    r_second: np.ndarray  # (K_b,)
+
+    @property
+    def mutual(self) -> np.ndarray:
+        """Which dimensions of the first are the partner of their partner, (K_a,) bool."""
+        back = self.of_second[self.of_first]
+        return (self.of_first >= 0) & (back == np.arange(len(back)))
+
+
+def mean_and_scale(a: Activations) -> tuple[np.ndarray, np.ndarray]:
+    """The mean strength of each dimension over all images, and its scale, (K,) float64 each.
+
+    (strength - mean) * scale has norm 1 over the images. Of strengths that only rounding varies the
+    scale is 0.
+    """
+    strengths = a.strengths.astype(np.float64)
+    mean = np.bincount(a.dims, strengths, a.K) / a.N
+    squares = np.bincount(a.dims, strengths**2, a.K)
+    varying = squares - a.N * mean**2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        scale = np.where(varying > 1e-12 * squares, varying**-0.5, 0)
+    return mean, scale
+
+
+def correlations(a: Activations, b: Activations):
+    """Yield a slice of the dimensions of b, and those of a's dimensions with them, (K_a, width).
+
+    a and b are of the same images. It is Pearson's correlation over all of them of that by which a
+    dimension is judged everywhere here: its strength |z_k| on its list, in rows of norm 1, and 0 on
+    the other images. So the length of an image's z does not count, nor what a dimension does below
+    its list. Of a dense z with signs +k and -k have partners of their own; the sign of a sparse
+    one does not count. It is 0 where one of the two does not vary.
+    """
+    _, scale = mean_and_scale(a)
+    rows = sparse_matrix(a.dims, a.images, a.strengths * scale[a.dims], (a.K, a.N))
+    for part in pieces(b.K, max(a.N, a.K)):
+        few = b.only(part)
+        mean, scale = mean_and_scale(few)
+        columns = np.zeros((few.N, few.K))
+        columns[few.images, few.dims] = few.strengths
+        columns = (columns - mean) * scale
+        # Each column sums to 0, so that it does not matter what is added to a row.
+        yield part, (rows @ torch.from_numpy(columns)).clamp(-1, 1).numpy()
+
+
+def partners(a: Activations, b: Activations) -> Partners:
+    """The best partners of the dimensions of a and b by their `correlations`."""
+    live_a = np.flatnonzero(a.n)
+    live_b = np.flatnonzero(b.n)
+    found = Partners(np.full(a.K, -1), np.full(a.K, np.nan), np.full(b.K, -1), np.full(b.K, np.nan))
+    if not len(live_a) or not len(live_b):
+        return found
+    highest = np.full(len(live_a), -np.inf)
+    best = np.zeros(len(live_a), int)
+    for part, r in correlations(a.only(live_a), b.only(live_b)):
+        places = r.argmax(1)
+        own = np.take_along_axis(r, places[:, None], 1)[:, 0]
+        better = own > highest
+        highest[better] = own[better]
+        best[better] = part.start + places[better]
+        found.of_second[live_b[part]] = live_a[r.argmax(0)]
+        found.r_second[live_b[part]] = r.max(0)
+    found.of_first[live_a] = live_b[best]
+    found.r_first[live_a] = highest
+    return found
+
+
+class Rotation(Family):
+    """The axes of z after a random rotation, each in the place of a live dimension of a.
+
+    u is unit(z), a its lists. Of more than LARGE axes the new ones are random directions, which are
+    then nearly at right angles.
+    """
+
+    def __init__(self, u: np.ndarray | Entries, a: Activations):
+        self.N, K = u.shape
+        self.of_images = False
+        live = np.flatnonzero(a.n)
+        axes, self.places = np.unique(live % K, return_inverse=True)  # of +k and -k one axis
+        self.signs = torch.where(torch.from_numpy(live) < K, 1.0, -1.0)
+        self.two_sided = not a.halves and bool((ranges(u)[0] < -ACTIVE).any())
+        if isinstance(u, Entries):
+            columns = np.searchsorted(axes, u.dims)
+            values = u.values.astype(np.float32)
+            self.rows = sparse_matrix(u.images, columns, values, (self.N, len(axes)))
+        else:
+            self.rows = torch.from_numpy(u[:, axes])
+        self.d = len(axes)
+
+    def projections(self, many: int, seed: int):
+        """Yield how far the images are along the new axes, less the mean, (width, N) at a time."""
+        draw = torch.Generator().manual_seed(seed)
+        basis = torch.randn(self.d, self.d, generator=draw) / self.d**0.5
+        if self.d <= LARGE:
+            basis, triangle = torch.linalg.qr(basis)
+            basis *= triangle.diagonal().sign()  # else not all rotations are equally likely
+        for part in pieces(many, self.N):
+            along = (self.rows @ basis[:, self.places[part]]) * self.signs[part]
+            along -= along.mean(0)
+            if self.two_sided:
+                along = along.abs()
+            yield along.T.contiguous()
+
+
+def partner_numbers(found: Partners) -> dict[str, float | None]:
+    """Means over the live dimensions of the first embedding.
+
+    correlation: with the best partner; above: how many have one of more than ALIKE, %; mutual: how
+    many have a mutual one, %; mutual_correlation: of these alone.
+    """
+    r = found.r_first
+    live = found.of_first >= 0
+    return {
+        "correlation": mean_of_defined(r[live]),
+        "above": mean_of_defined(100 * (r[live] > ALIKE)),
+        "mutual": mean_of_defined(100 * found.mutual[live]),
+        "mutual_correlation": mean_of_defined(r[found.mutual]),
+    }
+
+
+def rivals(z: np.ndarray | Entries, b: Activations, rule: str):
+    """Yield what is in the place of the live dimensions of z by chance: a name, lists as large.
+
+    b: the lists of z by the rule; rotated: its axes after a rotation; images_in_z: directions of
+    random images. DRAWS of each, of more than LARGE dimensions one.
+    """
+    n = b.n[b.n > 0]
+    is_sparse = rule == "nonzero"
+    if is_sparse:  # the last image of a list has strength 0, so that it does not count
+        n = (n + 1).clip(max=b.N)
+    families = {
+        "rotated": Rotation(unit(z), b),
+        "images_in_z": Family(Vectors(z), of_images=True),
+    }
+    draws = DRAWS if len(n) <= LARGE else 1
+    for seed in progress(range(1, draws + 1), "partners by chance, draws"):
+        for name, family in families.items():
+            yield name, family.lists(n, seed, is_sparse)
+
+
+def compare(a: Activations, z: np.ndarray | Entries, rule: str = "auto"):
+    """The partners of the dimensions of a in another embedding z of the same images.
+
+    They, the lists of z, and the numbers of interpret.json: those of the partners, and beside them
+    those of `rivals`, the means over the draws.
+    """
+    b, rule = activations_of(z, rule)
+    found = partners(a, b)
+    drawn = {}
+    for name, lists in rivals(z, b, rule):
+        drawn.setdefault(name, []).append(partner_numbers(partners(a, lists)))
+    numbers = {"live_dims": int((b.n > 0).sum()), "active": rule}
+    numbers["partners"] = partner_numbers(found)
+    for name, several in drawn.items():
+        keys = several[0]
+        numbers[name] = {key: mean_of_defined([one[key] for one in several]) for key in keys}
+    return found, b, numbers
+
+
 # ---------------------------------------------------------------------- all of them, and controls
 @dataclass
 class Embedding:
@@ -817,11 +1006,7 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     columns, beside those of label_columns: n, images it is active on; act, their share of all;
     mean, the sum of strengths on them, divided by the number of all; mono, mono_score.
     """
-    u = unit(e.z)
-    if rule == "auto":
-        rule = "nonzero" if isinstance(u, Entries) else f"top:{TOP}"
-    a = activate(u, rule)
-    del u  # may be as large as z
+    a, rule = activations_of(e.z, rule)
     families = families_of(e.z, e.features) if controls else {}
     judge = None if e.judge is None else unit_judge(e.judge)
     labels = prepare_labels(e.labels, families)
@@ -1087,6 +1272,23 @@ def describe(e: Embedding, findings: Findings) -> str:
     return "\n".join(lines)
 
 
+def describe_partners(title: str, numbers: dict) -> str:
+    """How well dimensions come back in the embedding of --beside, and by chance: three lines."""
+    rows = {
+        f"partners in {title}": "partners",
+        "  in its axes rotated": "rotated",
+        "  in random images": "images_in_z",
+    }
+    lines = []
+    for text, key in rows.items():
+        own = numbers[key]
+        r, r_mutual = (format_number(own[k], 2) for k in ("correlation", "mutual_correlation"))
+        above, mutual = (format_number(own[k], 0) for k in ("above", "mutual"))
+        shares = f"above {ALIKE:g}: {above} %; mutual: {mutual} %, of correlation {r_mutual}"
+        lines.append(f"{text}: correlation {r}, {shares}")
+    return "\n".join(lines)
+
+
 def class_name(label: Label, place: int, names: dict[int, str]) -> str:
     """What the class at this place among label.classes is called."""
     own = label.classes[place].item()
@@ -1124,8 +1326,13 @@ def format_cell(value: float) -> str:
     return "" if math.isnan(value) else f"{round(value, 9) + 0.0:.6g}"  # no -0
 
 
-def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = None) -> None:
-    """dimensions.csv: a row for each dimension, the most active first; empty where undefined."""
+def write_csv(
+    path: Path, findings: Findings, names: dict[int, str] | None = None, more: dict | None = None
+) -> None:
+    """dimensions.csv: a row for each dimension, the most active first; empty where undefined.
+
+    more: other columns, of words
+    """
     texts = {}
     for key, column in findings.columns.items():
         texts[key] = [format_cell(value) for value in column]
@@ -1137,11 +1344,20 @@ def write_csv(path: Path, findings: Findings, names: dict[int, str] | None = Non
         best = findings.columns["best"]
         label = findings.labels[""]
         texts["name"] = [class_name(label, place, names) if place >= 0 else "" for place in best]
+    texts |= more or {}
     with replacing(path) as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(["dimension", *texts])
         for k in np.argsort(-findings.columns["mean"], kind="stable"):
             writer.writerow([findings.activations.name(k), *(text[k] for text in texts.values())])
+
+
+def partner_texts(found: Partners, b: Activations) -> dict[str, list[str]]:
+    """The columns of dimensions.csv that tell partners among the dimensions of b."""
+    return {
+        "partner": [b.name(k) if k >= 0 else "" for k in found.of_first],
+        "partner_correlation": [format_cell(r) for r in found.r_first],
+    }
 
 
 # ------------------------------------------------------------------------------------- checking
@@ -1170,6 +1386,20 @@ def check_embedding(e: Embedding) -> dict[str, np.ndarray]:
         images = np.shape(e.images)
         need(images[:1] == (e.N,), f"z has {e.N} rows, images has shape {images}")
     return labels
+
+
+def need_same_images(e: Embedding, other: Embedding, path: Path) -> None:
+    """BadInput where the other embedding is of other images, as far as rows, labels, names tell."""
+    remedy = "--beside takes another embedding of the same images, in the same order"
+    need(e.N == other.N, f"{path}: z has {other.N} rows and not {e.N}; {remedy}")
+    for prefix in e.labels.keys() & other.labels.keys():
+        same = np.array_equal(e.labels[prefix], other.labels[prefix])
+        need(same, f"{path} has other labels {prefix.removesuffix('_') or 'y'}; {remedy}")
+    for what in "images", "names":
+        one = getattr(e, what)
+        two = getattr(other, what)
+        same = one is None or two is None or np.array_equal(one, two)
+        need(same, f"{path} has other {what}; {remedy}")
 
 
 def check_numbers(z: np.ndarray | Entries, what: str) -> None:
@@ -1466,6 +1696,7 @@ def parser() -> argparse.ArgumentParser:
     add("--judge", type=Path, help="a file with another network's features (N, d) of the images")
     add("--classes", type=Path, help="a file with the name of class 0, 1, ... on each line")
     add("--active", default="auto", help="auto, nonzero or top:<share of images>")
+    add("--beside", type=Path, help="another run or embedding of the same images, for partners")
     add("--out", type=Path, help="folder (default: the run's, else <file>-interpret beside it)")
     return flags
 
@@ -1528,11 +1759,21 @@ def main(argv=None):
     check_rule(args.active)
     e = read_embedding(args.source, args.labels, args.features, args.judge)
     names = read_class_names(args.classes, e)
+    if args.beside:
+        other = read_embedding(args.beside, args.labels)
+        need_same_images(e, other, args.beside)
     out = folder_for(args.source, args.out)
     make_folder(out, MARKS)
     print(f"measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
     findings = interpret(e, args.active)
     words = f"{describe(e, findings)}\n{tell_most(findings, names)}".rstrip()
+    more = {}
+    compared = {}
+    if args.beside:
+        found, lists, compared = compare(findings.activations, other.z, args.active)
+        words = f"{describe_partners(other.title, compared)}\n\n{words}"
+        more = partner_texts(found, lists)
+        compared = {"beside": {"source": str(args.beside)} | compared}
     text = f"{format_table(findings.numbers, findings.controls)}\n{LEGEND}\n\n{words}\n"
     record = {
         "source": str(args.source),
@@ -1542,12 +1783,13 @@ def main(argv=None):
         "judge": e.judge_name or None,
         "numbers": findings.numbers,
         **findings.controls,
+        **compared,
     }
     with replacing(out / "interpret.json") as file:
         file.write(json.dumps(record, indent=1) + "\n")
     with replacing(out / "interpret.txt") as file:
         file.write(text)
-    write_csv(out / "dimensions.csv", findings, names)
+    write_csv(out / "dimensions.csv", findings, names, more)
     print(text, end="")
     print(f"wrote {out}/interpret.json, interpret.txt and dimensions.csv")
 

@@ -580,6 +580,20 @@ def facts_and_arrays(source: Source, chosen: np.ndarray) -> tuple[dict, dict[str
     return facts_of(source, kept), arrays
 
 
+def arrays_of_partners(source: Source, other: Source) -> dict[str, np.ndarray]:
+    """The best partners of the page's D dimensions of a source among those of another one.
+
+    partner    (D,) their places among the other's
+    alike      (D,) the correlations
+    """
+    pages = []
+    for one in source, other:
+        kept = of_most_interest(one.findings)
+        pages.append(one.findings.activations.only(kept))
+    found = interpret.partners(*pages)
+    return {"partner": found.of_first, "alike": found.r_first}
+
+
 def facts_of(source: Source, kept: np.ndarray) -> dict:
     """What the page says of a run or file of which it has these dimensions."""
     e = source.embedding
@@ -647,8 +661,8 @@ def make_page(sources: list[Source], command: str) -> str:
     counts      the numbers of images at which it draws curves
     label<q>    (N,) of each image the place of its class
     base<q>     (C,) the images of each class
-    <r><name>   a column of interpret.py, or what arrays_of_dimensions, arrays_of_images or, with
-                "_curve" behind it, compared_with call so
+    <r><name>   a column of interpret.py, or what arrays_of_dimensions, arrays_of_images,
+                arrays_of_partners or, with "_curve" behind it, compared_with call so
     """
     first = sources[0].embedding
     labels = sources[0].findings.labels
@@ -663,6 +677,9 @@ def make_page(sources: list[Source], command: str) -> str:
     facts = []
     for r, source in enumerate(sources):
         fact, own = facts_and_arrays(source, chosen)
+        if len(sources) > 1:
+            fact["beside"] = 0 if r else 1
+            own |= arrays_of_partners(source, sources[fact["beside"]])
         facts.append(fact)
         for name, array in own.items():
             arrays[f"{r}{name}"] = array

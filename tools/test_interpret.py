@@ -430,6 +430,147 @@ def test_of_many_dimensions_a_sample_is_compared(monkeypatch):
     assert min(abs(np.array(means) - found.numbers["corr"])) < 1e-6
 
 
+# ---- whether dimensions come back in another embedding
+def naive_correlations(a, b):
+    """numpy's correlation of each two columns of strengths, (K_a, K_b); of one dead: nan."""
+    found = np.full((len(a.T), len(b.T)), np.nan)
+    for j, k in np.ndindex(found.shape):
+        if a[:, j].any() and b[:, k].any():
+            varies = np.ptp(a[:, j]) > 0 and np.ptp(b[:, k]) > 0
+            found[j, k] = np.corrcoef(a[:, j], b[:, k])[0, 1] if varies else 0
+    return found
+
+
+def naive_partners(r):
+    """The numbers of interpret.json of correlations (K_a, K_b); partners, -1: none."""
+    live = ~np.isnan(r).all(1)
+    best = np.where(live, np.nan_to_num(r, nan=-9).argmax(1), -1)
+    back = np.nan_to_num(r, nan=-9).argmax(0)
+    own = r[np.arange(len(r)), best]
+    mutual = live & (back[best] == np.arange(len(r)))
+    numbers = dict(correlation=own[live].mean(), above=100 * (own[live] > 0.7).mean())
+    numbers |= dict(mutual=100 * mutual[live].mean(), mutual_correlation=own[mutual].mean())
+    return numbers, best
+
+
+def naive_rivals(z, rule, seed):
+    """Strengths (N, live) of rotated axes and of random images in the place of those of z."""
+    rule, active, values = naive_activity(z, rule)
+    n = active.sum(0)[active.any(0)]
+    live = np.flatnonzero(active.any(0))
+    axes, places = np.unique(live % len(z.T), return_inverse=True)
+    rows = z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-12)
+    draw = torch.Generator().manual_seed(seed)
+    square = torch.randn(len(axes), len(axes), generator=draw).double().numpy()
+    q, triangle = np.linalg.qr(square)
+    along = rows[:, axes] @ (q * np.sign(np.diag(triangle)))
+    rotated = (along - along.mean(0))[:, places] * np.where(live < len(z.T), 1, -1)
+    if (values < 0).any():  # sparse with signs: both sides are active
+        rotated = abs(rotated)
+    found = {"rotated": rotated, "images_in_z": naive_projections(z, len(n), seed, True)}
+    for name, along in found.items():
+        order = np.sort(along, 0)[::-1]
+        least = order[np.minimum(n, len(z) - 1), range(len(n))] if rule == "nonzero" else 0
+        on = np.argsort(np.argsort(-along, 0), 0) < n
+        found[name] = np.where(on, abs(along - least), 0)
+    return found
+
+
+BESIDE = {  # an embedding, another one, the rule, how the other is given
+    "sparse": (sparse_z(50), abs(SIGNED_Z), "auto", dict),
+    "entries": (SIGNED_Z, sparse_z(30, signed=True), "auto", as_csr),
+    "its strongest": (SIGNED_Z, sparse_z(30), "top:0.1", as_csr),
+    "halves": (DENSE_Z, DENSE_Z[:, ::-1] + SIGNED_Z, "top:0.06", dict),
+    "each by its own rule": (sparse_z(20), DENSE_Z[:, :3], "auto", dict),
+    "all active": (abs(DENSE_Z[:, :6]), abs(DENSE_Z[::-1]), "nonzero", dict),
+}
+
+
+@pytest.mark.parametrize("cells", [2**21, 1500], ids=["whole", "in parts"])
+@pytest.mark.parametrize("name", BESIDE)
+def test_partners_are_found_naively(tmp_path, monkeypatch, name, cells):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(interpret, "CELLS", cells)
+    z, other, rule, layout = BESIDE[name]
+    write_files(".", {"a.npz": dict(z=z), "b.npz": layout(z=other)})
+    run_program(f"interpret.py a.npz --beside b.npz --active {rule} --out out")
+    _, _, values = naive_activity(z.astype(float), rule)
+    own_rule, _, others = naive_activity(other.astype(float), rule)
+    expected, best = naive_partners(naive_correlations(abs(values), abs(others)))
+    close = functools.partial(pytest.approx, rel=1e-3, abs=1e-4)
+    found = json.loads(Path("out/interpret.json").read_text())["beside"]
+    live = others.any(0).sum()
+    about = dict(source="b.npz", active=own_rule, live_dims=live)
+    assert {key: found.pop(key) for key in about} == about
+    assert found.pop("partners") == close(expected)
+    by_draw = collections.defaultdict(list)
+    for seed in 1, 2, 3, 4, 5:
+        for what, strengths in naive_rivals(other.astype(float), rule, seed).items():
+            by_draw[what].append(naive_partners(naive_correlations(abs(values), strengths))[0])
+    for what, draws in by_draw.items():
+        mean = {key: np.nanmean([draw[key] for draw in draws]) for key in draws[0]}
+        assert found.pop(what) == close(mean), what
+    assert not found
+
+    with open("out/dimensions.csv", encoding="utf-8", newline="") as file:
+        rows = {row["dimension"]: row for row in csv.DictReader(file)}
+    names = [sign + str(k) for sign in "+-" for k in range(len(z.T))]
+    names = names if len(best) > len(z.T) else [name[1:] for name in names]
+    partner_names = [sign + str(k) for sign in "+-" for k in range(len(other.T))]
+    if len(others.T) == len(other.T):
+        partner_names = [name[1:] for name in partner_names]
+    for own, k, of_all in zip(names, best, naive_correlations(abs(values), abs(others))):
+        row = rows.pop(own)
+        if k == -1:
+            assert row["partner"] == row["partner_correlation"] == ""
+        else:  # lists of one image may be equally good partners
+            of_partner = of_all[partner_names.index(row["partner"])]
+            assert float(row["partner_correlation"]) == close(of_all[k])
+            assert of_partner == close(of_all[k])
+    assert not rows
+    text = Path("out/interpret.txt").read_text(encoding="utf-8")
+    assert f"partners in b.npz: correlation {expected['correlation']:.2f}, above 0.7: " in text
+    assert text.count("; mutual: ") == 3
+
+
+@pytest.mark.parametrize("z", [sparse_z(50), DENSE_Z], ids=["sparse", "dense"])
+def test_dimensions_come_back_in_another_order(z):
+    draw = np.random.default_rng(0)
+    order = draw.permutation(len(z.T))
+    again = np.pad(z[:, order] * draw.uniform(0.5, 2, (97, 1)), [(0, 0), (0, 3)])
+    (a, _), (b, _) = [interpret.activations_of(x, "auto") for x in (z, again)]
+    b.values *= draw.uniform(0.5, 2, b.K)[b.dims]  # of each dimension
+    found = interpret.partners(a, b)
+    live = a.n > 0
+    back = [b.name(k).lstrip("+-") for k in found.of_first[live]]
+    own = [a.name(k).lstrip("+-") for k in np.flatnonzero(live)]
+    if z is not DENSE_Z:  # whose lists are one image, which several may share
+        assert [order[int(k)] for k in back] == [int(k) for k in own]
+        assert found.mutual[live].all()
+    assert found.r_first[live] == pytest.approx(1)
+    dead = b.n == 0
+    assert np.isnan(found.r_second[dead]).all()
+    assert dead.sum() >= 3
+
+
+def test_a_rotation_comes_back_as_rotated():
+    draw = np.random.default_rng(0)
+    z = draw.normal(size=(1000, 20)).astype(np.float32)
+    turned = z @ np.linalg.qr(draw.normal(size=(20, 20)))[0]
+    a, rule = interpret.activations_of(z, "top:0.1")
+    numbers = interpret.compare(a, turned, rule)[2]
+    r, by_chance = [numbers[key]["correlation"] for key in ("partners", "rotated")]
+    assert r == pytest.approx(by_chance, abs=0.02)
+    assert interpret.compare(a, z, rule)[2]["partners"]["correlation"] == pytest.approx(1)
+
+
+def test_a_dead_embedding_has_no_partners():
+    a, b = [interpret.activate(interpret.unit(z), "nonzero") for z in (np.zeros((97, 4)), SIGNED_Z)]
+    for pair in (a, b), (b, a):
+        found = interpret.partner_numbers(interpret.partners(*pair))
+        assert set(found.values()) == {None}
+
+
 # ---- chance, ties and limits
 def test_chance_is_what_random_images_have():
     mean, high = interpret.chance_curve((1, 20, 300, 400))

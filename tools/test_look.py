@@ -35,6 +35,8 @@ from test_interpret import (
     SIGNED_Z,
     as_csr,
     naive_activity,
+    naive_correlations,
+    naive_partners,
     naive_projections,
     sparse_z,
 )
@@ -181,6 +183,13 @@ def source_on_page(e, findings, rule, arrays, r):
     return found, names, active.shape[1]
 
 
+def strengths_on_page(e, fact, rule):
+    """The strengths of the dimensions of a page, (N, D)."""
+    _, _, values = naive_activity(dense(e.z).astype(float), rule)
+    kept = [abs(int(name)) + e.K * name.startswith("-") for name in fact["dims"]]
+    return abs(values[:, kept])
+
+
 # ---- the sources
 def numbered_images(N, height, width):
     """Each its own red, green from left to right, blue from top to bottom: (N, H, W, 3)."""
@@ -324,6 +333,13 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
         own, names, K = source_on_page(e, findings, case.rule, arrays, r)
         expected |= {f"{r}{key}": array for key, array in own.items()}
         facts.append(facts_on_page(e, findings, names, K, case))
+    if len(measured) == 2:
+        for r, other in (0, 1), (1, 0):
+            facts[r]["beside"] = other
+            strengths = [strengths_on_page(measured[i][0], facts[i], case.rule) for i in (r, other)]
+            _, best = naive_partners(naive_correlations(*strengths))
+            alike = naive_correlations(*strengths)[range(len(best)), best]
+            expected |= {f"{r}partner": best, f"{r}alike": alike}
     assert arrays.keys() == expected.keys()
     for key, array in expected.items():
         np.testing.assert_allclose(arrays[key], np.ravel(array), 1e-5, 1e-6, err_msg=key)
@@ -576,6 +592,9 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
     live = table[table["act"] > 0]
     better = live["images_in_z_better"] + 1e-6
     near = live["images_in_z_better"].round(6)
+    both = tmp_path / "both"
+    run_program("look.py", run_of("ncl"), run_of("lpjepa"), "--out", both)
+    compared, partners, _ = page_parts((both / "ncl/look.html").read_text(encoding="utf-8"))
     meta, arrays, _ = page_parts((tmp_path / "look.html").read_text(encoding="utf-8"))
     numbers = meta["runs"][0]["metrics"]
     last = records(run_of("ncl"))[-1]
@@ -586,9 +605,9 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         for event in ("console", "pageerror", "dialog", "request"):
             page.on(event, lambda what: heard.append(str(getattr(what, "url", what))))
 
-        def show(address, width=1400):
+        def show(address, width=1400, folder=tmp_path):
             page.set_viewport_size(dict(width=width, height=800))
-            page.goto(f"{(tmp_path / 'look.html').as_uri()}#{address}")
+            page.goto(f"{(folder / 'look.html').as_uri()}#{address}")
             page.wait_for_selector("html[data-ready]", state="attached")
             return page.inner_text("main")
 
@@ -669,4 +688,17 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         for address in "all", "dim=0", "image=7", "class=1", "dim=x&run=7", "find=xyz":
             assert len(show(address, 390)) > 10
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
+
+        show("sort=alike", folder=both / "ncl")
+        alike = dict(zip(map(int, compared["runs"][0]["dims"]), partners["0alike"]))
+        shown = cards()
+        assert [alike[k] for k in shown] == sorted([alike[k] for k in shown], reverse=True)
+        place = compared["runs"][0]["dims"].index(str(shown[0]))
+        other = compared["runs"][1]["dims"][int(partners["0partner"][place])]
+        assert f"{shown[0]} ↔ {other}" in page.inner_text(".card")
+        page.click(".card")
+        page.click(f"text='{other}'")
+        assert f"dim={other}&run=1" in page.url
+        show("sort=alike&up=1", folder=both / "ncl")
+        assert cards()[0] == shown[-1]
     assert all(what.startswith("file:") for what in heard)

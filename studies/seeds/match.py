@@ -1,0 +1,365 @@
+"""Do dimensions come back with another seed? Those of two trainings, matched one to one.
+
+    python studies/seeds/match.py shapes --seeds 1 2 3 4 5    and so for each of DATA
+    python studies/seeds/match.py starts                      the trainings of start.py
+    python studies/seeds/match.py report                      what is on record
+
+It measures every pair of what is finished in runs/ and not yet on record. studies/run.py makes it
+(seeds; dictionaries --rows "trained-*"), ../mnist1d/signals.py keep, and start.py. A row is a
+method, or a dictionary of SimCLR's features h, fitted as in ../dictionaries/ladder.py: with two
+seeds on one h ("-one"), and on the h of two trainings ("-two"). The plan says what is measured, and
+why. It needs scikit-learn.
+"""
+
+import argparse
+import functools
+import itertools
+import json
+import math
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "studies"), str(ROOT / "studies" / "dictionaries")]
+import records  # noqa: E402
+from records import common, interpret  # noqa: E402
+
+import ladder  # noqa: E402
+import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
+import torch  # noqa: E402
+from scipy import optimize, stats  # noqa: E402
+from sklearn.exceptions import ConvergenceWarning  # noqa: E402
+
+QUESTION = "seeds"
+DATA = {name: path for name, path in ladder.DATA.items() if "{seed}" in path}
+METHODS = "simclr", "ncl", "bayesncl", "ncl-topk", "lpjepa"
+DICTIONARIES = "sae", "k-means-of-h", "ica", "nmf"
+RULES = {"": "top:0.1", "own_": "auto"}  # before a number's name: what is active
+BACK = 0.9  # a dimension comes back whose match has at least this correlation
+CONTROLS = {"rotated": "rotated", "images_in_z": "images"}  # interpret.rivals, and their names here
+STARTS = "runs/start-shapes-{method}-weights{weights}-order{order}"  # of start.py
+START_SEEDS = 1, 2, 3
+
+
+# -------------------------------------------------------------------------------------- one pair
+def match(a: interpret.Activations, b: interpret.Activations) -> tuple[np.ndarray, ...]:
+    """The one-to-one matching of the live dimensions of a and b whose correlations sum to the most.
+
+    The dimensions of a (n,), their matches in b (n,), and the correlations (n,).
+    """
+    live_a = np.flatnonzero(a.n)
+    live_b = np.flatnonzero(b.n)
+    parts = [r for _, r in interpret.correlations(a.only(live_a), b.only(live_b))]
+    r = np.concatenate(parts, axis=1)  # (live_a, live_b)
+    rows, columns = optimize.linear_sum_assignment(r, maximize=True)
+    return live_a[rows], live_b[columns], r[rows, columns]
+
+
+def summary_of(r: np.ndarray) -> dict[str, float]:
+    """Of the correlations of matched dimensions the mean, and the share that is large."""
+    return {"matched": r.mean().item(), "above": (r > interpret.ALIKE).mean().item()}
+
+
+@dataclass(eq=False)  # compared by identity, for the caches
+class Codes:
+    """An embedding z (N, K) of the test images, and their labels (N,) by prefix."""
+
+    z: np.ndarray
+    labels: dict[str, np.ndarray]
+
+
+def compare(first: Codes, second: Codes, rule: str) -> dict[str, float]:
+    """The numbers of a pair by one rule, without what is undefined.
+
+    matched, above; <control>_matched, <control>_above, the means over the draws; what the former
+    are less the latter; back, the share of matches that come back; lead_of_back, by how much these
+    dimensions lead more over images in z than the others do, the mean over both embeddings.
+    """
+    a, _ = interpret.activations_of(first.z, rule)
+    b, rule_b = interpret.activations_of(second.z, rule)
+    of_a, of_b, r = match(a, b)
+    found = {"live_first": int((a.n > 0).sum()), "live_second": int((b.n > 0).sum())}
+    found |= summary_of(r)
+    drawn = {name: [] for name in CONTROLS}
+    for name, lists in interpret.rivals(second.z, b, rule_b):
+        _, _, by_chance = match(a, lists)
+        drawn[name].append(summary_of(by_chance))
+    for name, control in CONTROLS.items():
+        for key in "matched", "above":
+            mean = np.mean([one[key] for one in drawn[name]]).item()
+            found[f"{control}_{key}"] = mean
+            found[f"{key}_less_{control}"] = found[key] - mean
+    found["back"] = (r >= BACK).mean().item()
+    for prefix in first.labels:
+        gains = []
+        for e, dims in (first, of_a), (second, of_b):
+            lead = leads_of(e, rule)[prefix][dims]
+            gains.append(mean_of(lead[r >= BACK]) - mean_of(lead[r < BACK]))
+        found[f"{prefix}lead_of_back"] = np.mean(gains).item()
+    return {key: value for key, value in found.items() if not math.isnan(value)}
+
+
+def mean_of(values: np.ndarray) -> float:
+    """The mean of those that are defined; nan where none is."""
+    found = interpret.mean_of_defined(values)
+    return math.nan if found is None else found
+
+
+@functools.lru_cache(maxsize=40)
+def leads_of(e: Codes, rule: str) -> dict[str, np.ndarray]:
+    """By each label the lead of each dimension over images in z, (K,); nan where rare or dead."""
+    a, _ = interpret.activations_of(e.z, rule)
+    images_in_z = interpret.Family(interpret.Vectors(e.z), of_images=True)
+    labels = interpret.prepare_labels(e.labels, {"images_in_z": images_in_z})
+    often = a.n >= interpret.count_of(interpret.RARE, a.N)
+    found = {}
+    for prefix, label in labels.items():
+        lead = interpret.label_columns(a, label)["images_in_z_lead"]
+        found[prefix] = 100 * np.where(often, lead, np.nan)
+    return found
+
+
+# -------------------------------------------------------------------------------------- the rows
+@functools.lru_cache(maxsize=40)
+def read(path: Path) -> Codes | None:
+    """The embedding of a run's folder or of an .npz; None where there is none, or not yet."""
+    file = path / "embeddings.npz" if path.suffix != ".npz" else path
+    if not file.exists():
+        return None
+    e = interpret.read_embedding(path)
+    return Codes(e.z, e.labels)
+
+
+def path_of(data: str, method: str, seed: int) -> Path:
+    return ROOT / DATA[data].format(method=method, seed=seed)
+
+
+@functools.lru_cache(maxsize=10)
+def network_of(data: str, seed: int, root: str) -> ladder.Network | None:
+    """SimCLR's features of training and test images; None where there is no such run."""
+    path = path_of(data, "simclr", seed)
+    if read(path) is None:
+        return None
+    return ladder.read_network(path, root)
+
+
+@functools.lru_cache(maxsize=40)
+def dictionary(data: str, name: str, of_h: int, seed: int, root: str) -> Codes | None:
+    """The codes of the test images by a dictionary of SimCLR's h, of seed of_h; None: no h, no K.
+
+    K is the number of NCL's live dimensions, of seed of_h; ICA and NMF have no more than h has.
+    """
+    network = network_of(data, of_h, root)
+    of_ncl = read(path_of(data, "ncl", of_h))
+    if network is None or of_ncl is None:
+        return None
+    K = int((interpret.activations_of(of_ncl.z, RULES[""])[0].n > 0).sum())
+    h_train, h = ladder.centred(network.h_train, network.h)
+    if name == "nmf":
+        if min(network.h_train.min(), network.h.min()) < 0:
+            return None
+        h_train, h = ladder.unit(network.h_train), ladder.unit(network.h)
+    fit = {"k-means-of-h": ladder.k_means, "ica": ladder.ica, "nmf": ladder.nmf}
+    if name == "sae":
+        active = min(ladder.ACTIVE.get(data, ladder.MANY_ACTIVE), K)
+        codes = ladder.autoencoder(h_train, h, K, seed, active)
+    else:
+        codes = fit[name](h_train, h, K, seed)
+    return Codes(codes, network.labels)
+
+
+def rows_of(data: str, first: int, root: str):
+    """Yield a row's name, and a function that gives what it has of a seed."""
+    for method in METHODS:
+        yield method, lambda seed, method=method: read(path_of(data, method, seed))
+    for name in DICTIONARIES:
+
+        def on_one(seed, name=name):
+            return dictionary(data, name, first, seed, root)
+
+        def on_two(seed, name=name):
+            return dictionary(data, name, seed, seed, root)
+
+        yield f"{name}-one", on_one
+        yield f"{name}-two", on_two
+
+
+def start(method: str, key: str) -> Codes | None:
+    """The embedding of a training of start.py, of w<seed of weights>o<seed of order>."""
+    weights, order = key.removeprefix("w").split("o")
+    return read(ROOT / STARTS.format(method=method, weights=weights, order=order))
+
+
+# ------------------------------------------------------------------------------------ the records
+def name_of(data: str, row: str, first, second) -> str:
+    return f"match-{data}-{row}-{first}-{second}"
+
+
+def measure_pair(data: str, row: str, first, second, read_one, done: set[str]) -> None:
+    """Measure a pair of seeds that is not on record and of which both are there; record it."""
+    run = name_of(data, row, first, second)
+    if run in done:
+        return
+    pair = read_one(first), read_one(second)
+    if None in pair:
+        return
+    one, two = pair
+    same = one.labels.keys() == two.labels.keys()
+    same = same and all(np.array_equal(y, two.labels[key]) for key, y in one.labels.items())
+    common.need(same, f"{run}: the two are not of the same images")
+    numbers = {}
+    for prefix, rule in RULES.items():
+        found = compare(*pair, rule)
+        numbers |= {prefix + key: value for key, value in found.items()}
+    made_by = ladder.made_by() | {"command": " ".join(["match.py", *sys.argv[1:]])}
+    settings = {"data": data, "row": row, "pair": [first, second], "rules": RULES}
+    record = {"run": run, "settings": settings | made_by, "interpret": numbers}
+    with open(records.STUDIES / QUESTION / "records.jsonl", "a", encoding="utf-8") as file:
+        file.write(json.dumps(record, separators=(",", ":")) + "\n")
+    less = numbers["matched_less_rotated"]
+    print(f"{run}: matched {numbers['matched']:.3f}, less rotated {less:+.3f}", flush=True)
+
+
+def on_record() -> set[str]:
+    return {record["run"] for record in records.read(QUESTION)}
+
+
+def measure_data(data: str, seeds: list[int], root: str) -> None:
+    """Every pair of seeds of every row of a data set."""
+    done = on_record()
+    for row, read_one in rows_of(data, seeds[0], root):
+        for first, second in itertools.combinations(seeds, 2):
+            measure_pair(data, row, first, second, read_one, done)
+
+
+def measure_starts() -> None:
+    """Every pair of the trainings of start.py."""
+    done = on_record()
+    keys = [f"w{w}o{o}" for w, o in itertools.product(START_SEEDS, START_SEEDS)]
+    for method in "simclr", "ncl":
+        for first, second in itertools.combinations(keys, 2):
+            measure_pair("starts", method, first, second, functools.partial(start, method), done)
+
+
+# --------------------------------------------------------------------------------------- the means
+def pairs_of(data: str, row: str, key: str) -> dict[tuple, float]:
+    """A number of every pair of a row that is on record."""
+    found = {}
+    for record in records.read(QUESTION):
+        settings = record["settings"]
+        is_row = (settings.get("data"), settings.get("row")) == (data, row)
+        if is_row and key in record["interpret"]:
+            found[tuple(settings["pair"])] = record["interpret"][key]
+    return found
+
+
+def less(one: dict[tuple, float], other: dict[tuple, float]) -> dict[tuple, float]:
+    """The differences of the pairs that both have."""
+    return {pair: one[pair] - other[pair] for pair in one if pair in other}
+
+
+def jackknife(pairs: dict[tuple, float]) -> tuple[float, float]:
+    """The mean over pairs of seeds, and half its 95 % interval; nan with two seeds or fewer.
+
+    Pairs that share a seed are not independent, so that seeds are left out one by one.
+    """
+    mean = float(np.mean([*pairs.values()])) if pairs else math.nan
+    seeds = sorted({seed for pair in pairs for seed in pair})
+    without = []
+    for seed in seeds:
+        rest = [value for pair, value in pairs.items() if seed not in pair]
+        if rest:
+            without.append(np.mean(rest))
+    n = len(seeds)
+    if n < 3 or len(without) < n:
+        return mean, math.nan
+    squares = np.square(np.array(without) - np.mean(without)).sum()
+    error = math.sqrt((n - 1) / n * squares)
+    return mean, stats.t.ppf(0.975, n - 1) * error
+
+
+def by_what_differs(pairs: dict[tuple, float]) -> dict[str, dict[tuple, float]]:
+    """Pairs of starts, by what is the same. What differs is the pair: of both, the two starts."""
+    found = {"same weights": {}, "same order": {}, "neither": {}}
+    for (one, two), value in pairs.items():
+        weights = one.split("o")[0], two.split("o")[0]
+        order = one.split("o")[1], two.split("o")[1]
+        if weights[0] == weights[1]:
+            found["same weights"].setdefault(order, []).append(value)
+        elif order[0] == order[1]:
+            found["same order"].setdefault(weights, []).append(value)
+        else:
+            found["neither"].setdefault(tuple(sorted(weights)), []).append(value)
+    return {
+        what: {pair: float(np.mean(values)) for pair, values in of_pairs.items()}
+        for what, of_pairs in found.items()
+    }
+
+
+def told(pairs: dict[tuple, float]) -> str:
+    mean, half = jackknife(pairs)
+    interval = "" if math.isnan(half) else f" ± {half:.3f}"
+    return f"{mean:.3f}{interval}"
+
+
+SHOWN = "live_first", "matched", "above", "matched_less_rotated", "above_less_rotated"
+SHOWN += "matched_less_images", "back", "lead_of_back", "background_lead_of_back"
+
+
+def report() -> None:
+    """Print the means of all rows on record, and the comparison that was fixed before looking."""
+    kinds = {}
+    for record in records.read(QUESTION):
+        settings = record["settings"]
+        if "row" in settings:
+            kinds[settings["data"], settings["row"]] = None
+    lines = []
+    for prefix, rule in RULES.items():
+        for data, row in kinds:
+            line = {"data": data, "row": row, "active": rule}
+            if data == "starts":
+                pairs = pairs_of(data, row, f"{prefix}matched_less_rotated")
+                line |= {what: told(own) for what, own in by_what_differs(pairs).items()}
+            else:
+                for key in SHOWN:
+                    pairs = pairs_of(data, row, prefix + key)
+                    if pairs:
+                        line[key] = told(pairs)
+            lines.append(line)
+        for data in dict.fromkeys(data for data, _ in kinds if data != "starts"):
+            key = f"{prefix}matched_less_rotated"
+            pairs = less(pairs_of(data, "ncl", key), pairs_of(data, "simclr", key))
+            if pairs:
+                line = {"data": data, "row": "NCL − SimCLR", "active": rule}
+                lines.append(line | {"matched_less_rotated": told(pairs)})
+    common.need(lines, f"nothing is on record in studies/{QUESTION}: match.py shapes measures")
+    print(pd.DataFrame(lines).fillna("").to_string(index=False))
+
+
+def main(argv=None):
+    flags = argparse.ArgumentParser(
+        prog="match.py",
+        usage=argparse.SUPPRESS,
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    what = [*DATA, "starts", "report"]
+    flags.add_argument("what", choices=what, metavar="what", help=", ".join(what))
+    flags.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")
+    flags.add_argument("--data-root", default="data", help="folder of the data sets")
+    args = flags.parse_args(argv)
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore", category=ConvergenceWarning)
+    if args.what == "report":
+        report()
+    elif args.what == "starts":
+        measure_starts()
+    else:
+        measure_data(args.what, args.seeds, args.data_root)
+
+
+if __name__ == "__main__":
+    common.launch(main, interpret.BadInput)

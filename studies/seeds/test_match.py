@@ -1,0 +1,174 @@
+"""match.py and start.py: planted dimensions, known intervals, and what is recorded."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+
+import interpret
+import records
+from conftest import run_program
+
+import match
+import numpy as np
+import pytest
+import start
+import torch
+
+CLASSES = np.arange(300) % 6
+
+
+def planted(common, own, seed):
+    """Codes (300, common + own): dimensions that all seeds have, in another order, and others."""
+    draw = np.random.default_rng(seed)
+    shared = np.random.default_rng(100).exponential(size=(300, common))
+    z = np.concatenate([shared, draw.exponential(size=(300, own))], 1)
+    z[draw.random(z.shape) < 0.6] *= 1e-3
+    order = draw.permutation(common + own)
+    return match.Codes(z[:, order].astype(np.float32), {"": CLASSES})
+
+
+@pytest.fixture
+def draw():
+    return np.random.default_rng(0)
+
+
+def lists(z):
+    return interpret.activations_of(z, "nonzero")[0]
+
+
+def test_a_matching_is_the_best_of_all_orders(draw):
+    a, b = [lists(np.maximum(draw.normal(size=(50, 5)), 0)) for _ in range(2)]
+    r = np.concatenate([r for _, r in interpret.correlations(a, b)], 1)
+    orders = itertools.permutations(range(5))
+    best = max(orders, key=lambda order: r[range(5), order].sum())
+    of_a, of_b, matched = match.match(a, b)
+    assert dict(zip(of_a.tolist(), of_b.tolist())) == dict(enumerate(best))
+    assert matched == pytest.approx(r[range(5), best])
+
+
+def test_more_dimensions_are_left_without_match(draw):
+    z = np.maximum(draw.normal(size=(200, 9)), 0)
+    z[:, 4] = 0
+    few = z[:, [7, 4, 2, 8]]
+    a, b = [interpret.activate(interpret.unit(x), "nonzero") for x in (few, z)]
+    of_a, of_b, _ = match.match(a, b)
+    assert of_a.tolist() == [0, 2, 3]  # the dead one has none
+    assert len(set(of_b.tolist())) == 3
+
+
+@pytest.mark.parametrize("rule", match.RULES.values())
+def test_axes_of_the_data_beat_rotated_ones(rule, draw):
+    e = planted(12, 0, 1)
+    order = draw.permutation(12)
+    again = match.Codes(2 * e.z[:, order], e.labels)
+    found = match.compare(e, again, rule)
+    assert found["matched"] == pytest.approx(1)
+    assert found["above"] == found["back"] == 1
+    assert found["matched_less_rotated"] == pytest.approx(1 - found["rotated_matched"])
+    assert found["rotated_matched"] < 0.8
+    assert "lead_of_back" not in found  # there are no others
+
+
+def test_axes_of_a_rotated_space_do_not(draw):
+    z = draw.normal(size=(600, 40))
+    turned = z @ np.linalg.qr(draw.normal(size=(40, 40)))[0]
+    found = match.compare(match.Codes(z, {}), match.Codes(turned, {}), "top:0.1")
+    assert found["matched_less_rotated"] == pytest.approx(0, abs=0.03)
+
+
+def test_what_comes_back_leads_by_what_was_planted(draw):
+    one, two = [draw.exponential(size=(300, 12)) * (draw.random((300, 12)) < 0.3) for _ in range(2)]
+    for z in one, two:
+        z[:, :6] = 9 * np.eye(6)[CLASSES]
+    found = match.compare(match.Codes(one, {"": CLASSES}), match.Codes(two, {"": CLASSES}), "auto")
+    assert found["back"] == 0.5
+    leads = match.leads_of(match.Codes(one, {"": CLASSES}), "auto")[""]
+    assert found["lead_of_back"] == pytest.approx(leads[:6].mean() - leads[6:].mean(), abs=5)
+    assert found["lead_of_back"] > 30
+
+
+def test_a_jackknife_of_sums_is_the_t_interval():
+    of_seed = {1: 0.2, 2: 0.5, 3: -0.1, 4: 0.9}
+    pairs = {(i, j): of_seed[i] + of_seed[j] for i, j in itertools.combinations(of_seed, 2)}
+    values = np.array([*of_seed.values()])
+    mean, half = match.jackknife(pairs)
+    assert mean == pytest.approx(2 * values.mean())
+    error = 2 * values.std(ddof=1) / 4**0.5
+    assert half == pytest.approx(3.182446 * error)  # Student's t, three degrees of freedom
+    assert math.isnan(match.jackknife({(1, 2): 0.3})[1])
+
+
+def test_pairs_of_starts_are_told_by_what_is_the_same():
+    keys = [f"w{w}o{o}" for w in (1, 2, 3) for o in (1, 2, 3)]
+    values = {}
+    for one, two in itertools.combinations(keys, 2):
+        values[one, two] = 2 * (one[1] == two[1]) + (one[3] == two[3])
+    found = match.by_what_differs(values)
+    means = {what: set(pairs.values()) for what, pairs in found.items()}
+    assert means == {"same weights": {2}, "same order": {1}, "neither": {0}}
+    assert all(len(pairs) == 3 for pairs in found.values())
+
+
+@pytest.fixture
+def kept(tmp_path, monkeypatch, draw):
+    """Three seeds of NCL in files, and of SimCLR two; records of their own."""
+    monkeypatch.setattr(records, "STUDIES", tmp_path)
+    monkeypatch.setattr(match, "DATA", {"shapes": str(tmp_path / "{method}-{seed}.npz")})
+    monkeypatch.setattr(match, "DICTIONARIES", ("k-means-of-h", "nmf"))  # the others are slow
+    (tmp_path / "seeds").mkdir()
+    for method, seeds in {"ncl": (1, 2, 3), "simclr": (1, 2)}.items():
+        for seed in seeds:
+            z = planted(6, 4, seed).z
+            h_train, h = draw.exponential(size=(2, 300, 8)).astype(np.float32)
+            arrays = dict(z=z, h=h, h_train=h_train, y=CLASSES)
+            np.savez(tmp_path / f"{method}-{seed}.npz", **arrays)
+    for cached in match.read, match.network_of, match.dictionary:
+        cached.cache_clear()
+    return tmp_path / "seeds/records.jsonl"
+
+
+def test_pairs_are_measured_once_and_reported(kept, capsys):
+    run_program("match.py shapes --seeds 1 2 3")
+    rows = [record["settings"] for record in map(json.loads, kept.read_text().splitlines())]
+    pairs = {}
+    for row in rows:
+        pairs.setdefault(row["row"], []).append(tuple(row["pair"]))
+    of_three = [(1, 2), (1, 3), (2, 3)]
+    expected = {"ncl": of_three, "simclr": [(1, 2)]}
+    for name in match.DICTIONARIES:
+        expected |= {f"{name}-one": of_three, f"{name}-two": [(1, 2)]}
+    assert pairs == expected
+    before = kept.read_bytes()
+    run_program("match.py shapes --seeds 1 2 3")
+    assert kept.read_bytes() == before
+    capsys.readouterr()
+    run_program("match.py report")
+    text = capsys.readouterr().out
+    assert text.count("NCL − SimCLR") == 2
+    ncl = match.pairs_of("shapes", "ncl", "matched_less_rotated")
+    assert match.told(ncl) in text
+
+
+@pytest.mark.parametrize("method", start.METHODS)
+def test_a_start_shares_weights_and_not_order(tiny, tmp_path, monkeypatch, method):
+    monkeypatch.chdir(tmp_path)
+    flags = tiny.split()
+    first = {}  # the weights before the first step
+
+    def keep(args, data, model, *more):
+        first[args.out] = torch.cat([w.flatten() for w in model.state_dict().values()])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(match.common, "Run", keep)
+    module = __import__(method)
+    of_method = module.network
+    for weights, order in (1, 1), (1, 2), (2, 2):
+        with pytest.raises(KeyboardInterrupt):
+            start.train(method, weights, order, flags, Path(f"{weights}{order}"))
+    with pytest.raises(KeyboardInterrupt):
+        module.main([*flags, "--seed", "1", "--out", "own"])
+    assert torch.equal(first["11"], first["own"])
+    assert torch.equal(first["11"], first["12"])
+    assert not torch.equal(first["12"], first["22"])
+    assert getattr(module, of_method.__name__) is of_method
