@@ -3117,7 +3117,7 @@ FLOORS = dict(lp1=52, cons=16, background_cons=82, live_dims=80)
 SHORT_FLOORS = dict(lp1=43, cons=12.5, background_cons=72, live_dims=80)
 LEARNT = {  # floors of the final numbers, and ceilings. Untrained: lp1 38, background_cons 58
     "bayesncl": ("bayesncl.py --epochs 10", FLOORS, dict(act=0.15)),
-    "simsiam": ("simsiam.py --epochs 8", dict(lp1=46, lp1_embedding=57, spread=0.5), {}),
+    "simsiam": ("simsiam.py --epochs 5", dict(lp1=46, lp1_embedding=57, spread=0.5), {}),
     "simsiam that collapses": (f"simsiam.py {COLLAPSE}", {}, dict(spread=0.3)),
     "short simclr": (f"simclr.py {SHORT}", dict(lp1=43, act=0.99), dict(cons=12.5)),
     "short ncl": (f"ncl.py {SHORT}", SHORT_FLOORS, dict(act=0.35)),
