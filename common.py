@@ -316,10 +316,8 @@ class Data:
     def steps(self, batch_size: int) -> int:
         """Batches in an epoch; BadInput without one, or where the processes' shares differ."""
         n = len(self.images)
-        need(
-            batch_size <= n,
-            f"--batch-size {batch_size} is more than the {n} training images: give {n // 10 + 2}",
-        )
+        text = f"--batch-size {batch_size} is more than the {n} training images"
+        need(batch_size <= n, f"{text}: give {max(2, n // 10)}")
         equal = batch_size % WORLD == 0 and batch_size >= 2 * WORLD
         need(equal, f"--batch-size {batch_size}: {WORLD} processes take an equal part, two or more")
         return n // batch_size
@@ -938,18 +936,16 @@ def settings_of_run(run: Path) -> dict:
 
 def read_json(path: Path, kind=dict):
     """What a JSON file holds, a dictionary or another `kind`; BadInput if there is none."""
+    if path.exists():  # reading a pipe would wait, reading a huge file fill the memory
+        ours = path.is_file() and path.stat().st_size < 2**27
+        need(ours, f"{path} is none of ours: it is no file, or above 128 MB")
     try:
-        need(path.is_file() or not path.exists(), f"{path} is no file")  # a pipe: one would wait
-        size = path.stat().st_size
-        need(size < 2**27, f"{path} has {size / 1e6:.0f} MB: it is none of ours")
         found = json.loads(path.read_bytes())
-        need(isinstance(found, kind), f"{path} is damaged: it holds no {kind.__name__}")
-        return found
     except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, BadInput):
-            raise
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{path} cannot be read ({reason})") from error
+    need(isinstance(found, kind), f"{path} is damaged: it holds no {kind.__name__}")
+    return found
 
 
 def takes(flag: argparse.Action, value) -> bool:
@@ -1035,9 +1031,11 @@ class Run:
         print(f"{args.arch}, {weights:.1f} million weights; {optimizer}, {batches}")
         preset = getattr(args, "preset", None) or "not noted"
         print(f"{n:,} images of {args.dataset}, {args.epochs} epochs; settings: {preset}")
+        if not hasattr(args, "optimizer"):  # sae.py's, which trains no backbone
+            return
         print("spread: 0 is a collapse; act: share of active entries; knn: 5-NN accuracy, %")
         large = args.arch in ("resnet18", "resnet34", "resnet50")
-        if args.device == "cpu" and large and hasattr(args, "optimizer"):
+        if args.device == "cpu" and large:
             laptop = "on a laptop: --preset default --arch resnet8"
             print(f"{args.arch} and {args.epochs} epochs are for a GPU; {laptop} --epochs 20")
         elif steps < 10 and n >= 20:

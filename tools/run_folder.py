@@ -38,16 +38,14 @@ def read_log(folder: Path) -> list[dict]:
     path = folder / "metrics.jsonl"
     try:
         records = [json.loads(line) for line in path.read_bytes().splitlines()]
-        plain = str, int, float, type(None)
-        for record in records:
-            need(isinstance(record, dict), f"{path} is damaged: a line holds no dictionary")
-            for key, value in record.items():
-                need(isinstance(value, plain), f"{path} is damaged: {key} is no number")
     except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, BadInput):
-            raise
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{path} cannot be read ({reason})") from error
+    plain = str, int, float, type(None)
+    for record in records:
+        need(isinstance(record, dict), f"{path} is damaged: a line holds no dictionary")
+        for key, value in record.items():
+            need(isinstance(value, plain), f"{path} is damaged: {key} is no number")
     return records
 
 
