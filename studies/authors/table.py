@@ -1,7 +1,9 @@
-"""Ours less theirs with a verdict, the means of both, and what the gate changes in each program."""
+"""Ours less theirs with a verdict, the means of both, what the gate changes, and the landscape."""
 
 import math
 
+import records
+import sparse_coding
 from records import cell, values
 
 import pandas as pd
@@ -115,3 +117,35 @@ for program in reversed(PROGRAMS):
     line["n"] = sizes(*counted)
     lines.append(line)
 gate = pd.DataFrame(lines)
+
+# ----------------------------------------------------------------------- the table of the landscape
+REPORTED = {"SimCLR": sparse_coding.TABLE1_SIMCLR, "SimSiam": sparse_coding.TABLE1_SIMSIAM}
+OF_FEATURES = {"worst": "min", "median": "median"}
+LATENTS = {0.1: "2 of 10", 0.3: "3 of 10"}
+
+
+def of_landscape() -> list[dict]:
+    """The rows of results.json of the landscape's two programs; none where nothing is on record."""
+    for record in records.read("authors"):
+        if record["run"] == "authors-landscape":
+            return record["results"]
+    return []
+
+
+found = {}  # a statistic's cosines by seed
+for row in of_landscape():
+    for statistic in OF_FEATURES.values():
+        key = row["setting"], row["sparsity"], row["program"], statistic
+        found[key] = pd.Series(row[statistic])
+
+lines = []
+for setting, sparsity in sorted({key[:2] for key in found}):
+    line = {"": f"{setting}; {LATENTS[sparsity]}"}
+    for heading, statistic in OF_FEATURES.items():
+        ours, theirs = (found[setting, sparsity, program, statistic] for program in PROGRAMS)
+        reported = REPORTED[setting.partition(",")[0]][statistic][sparsity]
+        line[f"{heading}: paper"] = f"{reported:.2f}"
+        line[f"{heading}: theirs"] = cell(theirs, 2, False)
+        line[f"{heading}: ours − theirs"] = cell(ours - theirs, 2, True)
+    lines.append(line | {"n": len(ours)})
+landscape = pd.DataFrame(lines)
