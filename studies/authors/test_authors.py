@@ -7,6 +7,8 @@ from pathlib import Path
 
 import bayesncl
 import common
+import landscape
+import sparse_coding
 from conftest import refusal, write_files
 
 import pandas as pd
@@ -112,3 +114,27 @@ def test_what_cannot_begin_is_refused(tmp_path, monkeypatch, flags, told):
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, {"clone/main_pretrain.py": b""})
     assert told in refusal(f"theirs.py {flags}")
+
+
+def test_product_is_the_cosine_of_unit_vectors():
+    z = F.normalize(torch.randn(6, 5))
+    cosine = nn.CosineSimilarity(dim=2)(z[:, None], z[None])
+    assert torch.allclose(landscape.Product(dim=2)(z[:, None], z[None]), cosine, atol=1e-6)
+
+
+def test_the_landscape_has_our_draws():
+    small = dict(n=8, batch_size=4, epochs=1, seeds=2, sparsity=[0.1, 0.3])
+    s = sparse_coding.setting(landscape.SIMCLR | small, {}, paper=True)
+    draws = landscape.Draws(s)
+    starts = {}
+    for sparsity in s.sparsity:  # in the order of their loops
+        for seed in 1, 2:
+            M, z = draws.gen_M(p=s.p, d=s.d), draws.gen_z(n=s.n, d=s.d, prob=sparsity)
+            x = M @ z + draws.gen_epsilon(n=s.n, p=s.p, d=s.d, sigma0=None)
+            starts[seed, sparsity] = draws.gen_Winit(M, c=None, m=s.m, d=s.d, p=s.p)
+            expected = sparse_coding.sample(s, seed, sparsity, s.noise[0])
+            for found, ours in zip((M, z, x), expected):
+                assert torch.allclose(torch.tensor(found).float(), ours, atol=1e-6)
+    (first,) = sparse_coding.start_weights(s, draws.data, 0)
+    for replica, W in zip(draws.data.replicas, first):
+        assert torch.equal(torch.tensor(starts[replica["seed"], replica["sparsity"]]).float(), W.T)
