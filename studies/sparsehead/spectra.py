@@ -3,9 +3,8 @@
     python studies/sparsehead/spectra.py runs/<run> [runs/<run> ...]   assets/sparsehead-spectra.png
 
 A line is a run. Left and middle: eigenvalues of the covariance of h and of z, and their effective
-rank. Right: the largest
-distance of two images less the smallest one, over the smallest one, by the first d dimensions of z
-(Lemma 5.7).
+rank. Right: the largest distance of two images less the smallest one, over the smallest one, by the
+first d dimensions of z (Lemma 5.7).
 
 [SparseHead]: arXiv 2307.08913.
 """
@@ -27,7 +26,15 @@ from torch import Tensor  # noqa: E402
 plt.style.use(ROOT / "studies" / "pictures.mplstyle")
 
 
-NAMES = {"simclr": "SimCLR", "byol": "BYOL", "swav": "SwAV"}  # others stand as in the command
+NAMES = {  # of the base methods
+    "simclr": "SimCLR",
+    "byol": "BYOL",
+    "barlow": "Barlow Twins",
+    "vicreg": "VICReg",
+    "wmse": "W-MSE",
+    "swav": "SwAV",
+    "ssl-hsic": "SSL-HSIC",
+}
 
 
 def draw(path: Path, runs: dict[str, dict[str, Tensor]]) -> None:
@@ -76,7 +83,7 @@ def draw_ratios(panel, z: Tensor, label: str, **look) -> None:
 
 def title(run) -> str:
     """The base method of a run, and the penalty's weight."""
-    return f"{NAMES.get(run.base, run.base)}, λ = {run.sparse_weight:g}"
+    return f"{NAMES[run.base]}, λ = {run.sparse_weight:g}"
 
 
 def vectors_of(folder: Path) -> dict[str, Tensor]:
