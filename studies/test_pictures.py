@@ -152,13 +152,13 @@ def dictionaries(place, patch):
     findings = SimpleNamespace(labels={"background_": label}, columns=columns)
     the.curves.draw_panel(new_panel(), findings, "background_", "title")
     x = range(1, 31)
-    drawn = [[key_of("chance", "C8", "-"), x, 100 * chance]]
-    titles = {"C3": "random directions", "C0": "neighbours of random images"}
+    drawn = [[key_of("chance", "grey", ":"), x, 100 * chance]]
+    titles = {"C1": "random directions", "C0": "neighbours of random images"}
     for (colour, title), name in zip(titles.items(), names[1::2]):
         own = 100 * families[name]
         drawn.append([key_of("band", colour), x, *np.percentile(own, [5, 95], axis=0)])
         drawn.append([key_of(f"{title}, middle 90 %", colour, "-"), x, own.mean(0)])
-    return [[*drawn, [key_of("dimensions", "k"), n[n > 0], 100 * cons[n > 0]]]]
+    return [[*drawn, [key_of("dimensions", "C3"), n[n > 0], 100 * cons[n > 0]]]]
 
 
 def claims(place, patch):
@@ -166,8 +166,8 @@ def claims(place, patch):
     patch.setattr(the.forest, "ROWS", rows | {"C": [("z", "cons", "q/a − q/bb", None)]})
     patch.setattr(records, "values", values)
     the.forest.draw(place / "forest.png")
-    drawn = [[key_of("", "grey", "-"), [0, 0], [0, 1]], [key_of("", "C1"), [1.5], [1]]]
-    drawn.append([key_of("", "0.85", "-"), [0, 1], [1.5, 1.5]])
+    drawn = [[key_of("", "grey", "-"), [0, 1], [1.5, 1.5]], [key_of("", "C1"), [1.5], [1]]]
+    drawn.append([key_of("", "grey", "-"), [0, 0], [0, 1]])
     for y, (key, what) in enumerate(
         [("lp1", "q/a − q/b"), ("cons", "q/aa"), ("cons", "q/a − q/bb")]
     ):
@@ -206,11 +206,11 @@ def gates(place, patch):
     runs = [dict(zip(keys, torch.from_numpy(draw.uniform(0.1, 1, (6, 30))))) for _ in "pq"]
     for run in runs:
         run["mean"] *= -1
-    the.theory_gate.draw_gate(place / "gate.png", toy, dict(zip("pq", runs)))
+    the.theory_gate.draw_gate(place / "gate.png", toy, list(zip("pq", runs)))
     x = np.array(the.theory_gate.FREQUENCIES)
     first = [[key_of("cosines", "C0", "-"), x, toy["gain"]]]
     first.append([key_of("norms kept", "C1", "-"), x, toy["norms kept"]])
-    first.append([key_of("γ π (1 − π), γ = 0.37", "k", ":"), x, 0.37 * x * (1 - x)])
+    first.append([key_of("γ π (1 − π), γ = 0.37", "grey", ":"), x, 0.37 * x * (1 - x)])
     first.append([key_of("", "grey", "-"), [0, 1], [0, 0]])
     second = [[key_of(k, f"C{i}", "-"), x, y] for i, (k, y) in enumerate(toy["kept"].items())]
     third, fourth, fifth = [], [], []
@@ -252,12 +252,12 @@ def spectra(place, patch):
         for kind, drawn in expected.items():
             values = np.linalg.eigvalsh(np.cov(run[kind].double().numpy().T))[::-1]
             rank = sparsehead.effective_rank(torch.from_numpy(values.clip(0)))
-            key = key_of(f"{title}, effective rank {rank:.1f} of {len(values)}", f"C{k}", "-")
+            key = key_of(f"{title}: rank {rank:.1f}", f"C{k}", "-")
             values = values.clip(1e-12 * values[0])
             drawn.append([key, np.arange(len(values)) + 1, values])
         ratios.append([key_of(title, f"C{k}", "-"), run["z"]])
     normal = torch.randn(40, 9, generator=torch.Generator().manual_seed(0))
-    ratios.append([key_of("independent normal dimensions", "k", ":"), normal])
+    ratios.append([key_of("independent normal dimensions", "grey", ":"), normal])
     for entry in ratios:
         z = entry.pop()
         entry += [[4, 8], [sparsehead.min_max_ratio(z[:, :d]) for d in (4, 8)]]

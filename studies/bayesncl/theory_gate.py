@@ -41,6 +41,8 @@ import interpret  # noqa: E402
 from common import progress  # noqa: E402
 from run_folder import data_of, load_run, write_json  # noqa: E402
 
+plt.style.use(ROOT / "studies" / "pictures.mplstyle")
+
 # ----------------------------------------------------------------------------------------- settings
 FREQUENCIES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.95, 0.99)  # π of the toy's features
 COPIES = 10  # features of each frequency
@@ -302,20 +304,27 @@ TITLES = {  # of its panels
 }
 
 
-def draw_gate(path: Path, toy: dict, runs: dict[str, dict[str, Tensor]]) -> None:
-    """What toy() found and, of runs {title: conflict()}, gradient, gain and gate over frequency."""
+def title(run: argparse.Namespace) -> str:
+    """What a run is called in the picture."""
+    name = {"ncl": "NCL", "bayesncl": "BayesNCL"}[run.method]
+    return f"{name}, {run.epochs} epoch{'s' * (run.epochs > 1)}"
+
+
+def draw_gate(path: Path, toy: dict, runs: list[tuple[str, dict[str, Tensor]]]) -> None:
+    """What toy() found and, of runs (title, conflict()), gradient, gain and gate over frequency."""
     mosaic = "aaabbb;ccddee" if runs else "ab"
-    size = (13, 7) if runs else (9, 3.8)
-    figure, panels = plt.subplot_mosaic(mosaic, figsize=size, layout="constrained")
+    size = (11, 6.5) if runs else (11, 3.5)
+    figure, panels = plt.subplot_mosaic(mosaic, figsize=size)
     law = [toy["gamma"] * q for q in LAW]
     panels["a"].plot(FREQUENCIES, toy["gain"], "o-", label="cosines")
     panels["a"].plot(FREQUENCIES, toy["norms kept"], "o-", label="norms kept")
-    panels["a"].plot(FREQUENCIES, law, "k:", label=f"γ π (1 − π), γ = {toy['gamma']:.2g}")
+    of_law = f"γ π (1 − π), γ = {toy['gamma']:.2g}"
+    panels["a"].plot(FREQUENCIES, law, ":", color="grey", label=of_law)
     panels["a"].axhline(0, color="grey", lw=0.5)
     for name, shares in toy["kept"].items():
         panels["b"].plot(FREQUENCIES, shares, "o-", label=name)
-    for title, c in runs.items():
-        dots = dict(s=8, alpha=0.5, label=title)
+    for name, c in runs:
+        dots = dict(s=8, alpha=0.5, label=name)
         panels["c"].scatter(c["gated"], c["mean"].abs() / c["std"], **dots)
         panels["d"].scatter(c["gated"], c["gain"], **dots)
         panels["e"].scatter(c["pi"], c["open"], **dots)
@@ -323,8 +332,8 @@ def draw_gate(path: Path, toy: dict, runs: dict[str, dict[str, Tensor]]) -> None
         if letter in "cde":
             panel.set(xscale="log", xlim=(1e-3, 1))
         panel.set(title=TITLES[letter], xlabel="π, share of images")
-        panel.legend(fontsize=7)
-    figure.savefig(path, dpi=110)
+        panel.legend()
+    figure.savefig(path)
     plt.close(figure)
 
 
@@ -372,7 +381,8 @@ def main(argv=None):
     for name, numbers in found["runs"].items():
         told = ", ".join(f"{key} {value:.3g}" for key, value in numbers.items())
         print(f"{name}: {told}")
-    draw_gate(folder / "gate.png", found["toy"], runs)
+    titles = [title(run) for run, _ in loaded.values()]
+    draw_gate(folder / "gate.png", found["toy"], list(zip(titles, runs.values())))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,8 @@ import pandas as pd
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from records import ROOT, values  # noqa: E402
 
+plt.style.use(ROOT / "studies" / "pictures.mplstyle")
+
 EPOCHS = {20: "-after-20", 50: "-after-50", 100: "-after-100", 200: ""}  # how a run's name ends
 METHODS = {"NCL": "C1", "BayesNCL": "C2"}  # and their colours
 PANELS = {  # a number of the records, and its title
@@ -39,18 +41,17 @@ def draw_panel(panel, key: str) -> None:
         if key == "cons":
             shuffled = by_epoch(method, "shuffled_cons")
             panel.plot(shuffled.columns, shuffled.mean(), ":", color=colour)
-    panel.set_title(PANELS[key], fontsize=10)
-    panel.set(xlabel="epochs", xscale="log", ylim=(0, None))
+    panel.set(title=PANELS[key], xlabel="epochs", xscale="log", ylim=(0, None))
     panel.set_xticks(list(EPOCHS), list(EPOCHS))
     panel.minorticks_off()
 
 
 def draw(path: Path) -> None:
-    figure, panels = plt.subplots(1, len(PANELS), figsize=(12, 3.2), layout="constrained")
+    figure, panels = plt.subplots(1, len(PANELS), figsize=(11, 3))
     for panel, key in zip(panels, PANELS):
         draw_panel(panel, key)
     panels[0].legend()
-    figure.savefig(path, dpi=80)
+    figure.savefig(path)
     plt.close(figure)
 
 

@@ -14,6 +14,8 @@ import matplotlib.pyplot as plt
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from records import ROOT, by_seed, half_interval  # noqa: E402
 
+plt.style.use(ROOT / "studies" / "pictures.mplstyle")
+
 CLAIMS = "dictionaries/claims"
 LONG = "cifar100/cifar100-long"
 NCL_ON_CIFAR_100 = f"{CLAIMS}-cifar100-again-ncl − {CLAIMS}-cifar100-simclr"
@@ -56,11 +58,11 @@ ROWS = {
 
 
 def draw(path: Path) -> None:
-    figure, panel = plt.subplots(figsize=(9, 4.9), layout="constrained")
+    figure, panel = plt.subplots(figsize=(11, 4.9))
     labels = []
     for methods, rows in ROWS.items():
         if labels:
-            panel.axhline(len(labels) - 0.5, color="0.85", linewidth=0.8)
+            panel.axhline(len(labels) - 0.5, color="grey", linewidth=0.3)
         for what, formula, runs, of_paper in rows:
             y = len(labels)
             repetitions = [runs] if isinstance(runs, str) else runs
@@ -71,10 +73,10 @@ def draw(path: Path) -> None:
                 panel.plot(of_paper, y, "D", color="C1", markerfacecolor="none", markersize=8)
             labels.append(f"{methods}: {what}, n = {len(found)}")
     panel.axvline(0, color="grey", linewidth=0.8)
-    panel.set_yticks(range(len(labels)), labels, fontsize=9)
+    panel.set_yticks(range(len(labels)), labels)
     panel.set_ylim(len(labels) - 0.5, -0.5)
     panel.set_xlabel("difference in points: dot and 95 % interval ours, diamond the paper's")
-    figure.savefig(path, dpi=100)
+    figure.savefig(path)
     plt.close(figure)
 
 

@@ -20,6 +20,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import interpret  # noqa: E402
 import run_folder  # noqa: E402
 
+plt.style.use(ROOT / "studies" / "pictures.mplstyle")
+
 TITLES = {  # data set and label's prefix
     ("shapes", ""): "built-in data, objects",
     ("shapes", "background_"): "built-in data, backgrounds",
@@ -27,8 +29,8 @@ TITLES = {  # data set and label's prefix
     ("cifar100", ""): "CIFAR-100",
 }
 FAMILIES = {  # of interpret.py: what it is called, colour
-    "directions_of_z": ("random directions, middle 90 %", "tab:red"),
-    "images_in_z": ("neighbours of random images, middle 90 %", "tab:blue"),
+    "directions_of_z": ("random directions, middle 90 %", "C1"),
+    "images_in_z": ("neighbours of random images, middle 90 %", "C0"),
 }
 
 
@@ -41,10 +43,10 @@ def draw_panel(axis, findings: interpret.Findings, prefix: str, title: str) -> N
         low, high = np.quantile(curves, [0.05, 0.95], axis=0)
         axis.fill_between(n, low, high, color=colour, alpha=0.2, lw=0)
         axis.plot(n, curves.mean(0), colour, label=name)
-    axis.plot(n, 100 * label.chance, "tab:olive", label="chance")
+    axis.plot(n, 100 * label.chance, ":", color="grey", label="chance")
     live = findings.columns["n"] > 0
     cons = 100 * findings.columns[prefix + "cons"]
-    axis.plot(findings.columns["n"][live], cons[live], ".k", ms=4, label="dimensions")
+    axis.plot(findings.columns["n"][live], cons[live], ".", color="C3", ms=4, label="dimensions")
     axis.set(xscale="log", xlabel="images n", ylabel="Cons., %", title=title)
 
 
@@ -57,13 +59,13 @@ def draw(path: Path, folders: list[Path]) -> None:
         for prefix in findings.labels:
             title = TITLES.get((dataset, prefix), f"{dataset}: {interpret.LABELS[prefix]}")
             panels.append((findings, prefix, title))
-    figure = plt.figure(figsize=(4 * len(panels), 3.4), layout="constrained")
+    figure = plt.figure(figsize=(11, 3.2))
     axes = figure.subplots(1, len(panels), squeeze=False)
     for axis, panel in zip(axes[0], panels):
         draw_panel(axis, *panel)
     drawn = axes[0, 0].get_legend_handles_labels()
-    figure.legend(*drawn, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-    figure.savefig(path, dpi=110)
+    figure.legend(*drawn, loc="outside lower center", ncols=4)
+    figure.savefig(path)
     plt.close(figure)
 
 

@@ -9,6 +9,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
+plt.style.use(ROOT / "studies" / "pictures.mplstyle")
+
 CURVES = ROOT / "studies" / "landscape" / "landscape-findings.npz"
 LOSSES = {  # a label: its name in the curves
     "SimCLR": "SimCLR",
@@ -22,7 +24,7 @@ OF_PAPER = 200, 400  # the paper's learning rate × steps; SimSiam has 400
 
 def draw(path: Path) -> None:
     curves = np.load(CURVES)
-    figure, panels = plt.subplots(1, 2, figsize=(10, 3.6), sharey=True, layout="constrained")
+    figure, panels = plt.subplots(1, 2, figsize=(11, 3.6), sharey=True)
     for panel, (title, sparsity) in zip(panels, PANELS.items()):
         for label, name in LOSSES.items():
             setting = f"budget/{name}, sparsity {sparsity}"
@@ -36,8 +38,8 @@ def draw(path: Path) -> None:
             panel.axvline(length, color="grey", linestyle=":")
         panel.set(title=title, xscale="log", xlabel="length: learning rate × steps", ylim=(0, 1))
     panels[0].set_ylabel("cosine of the worst-found feature")
-    panels[0].legend(fontsize=8, loc="lower left")
-    figure.savefig(path, dpi=110)
+    panels[0].legend(loc="lower left")
+    figure.savefig(path)
     plt.close(figure)
 
 

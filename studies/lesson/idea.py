@@ -10,15 +10,13 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
-from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[2]
+plt.style.use(ROOT / "studies" / "pictures.mplstyle")
 
 CLASSES = {"sky": "#3f7fc4", "grass": "#3d8f57", "sand": "#d08a2e"}
 NAMES = [(0, 1.24), (-1.2, -0.35), (1.2, -0.35)]  # where they stand before a turn
-INK = "#33322f"
-SOFT = "#9a958d"
-PALE = "#e9e5de"
+INK = plt.rcParams["text.color"]
 POINTS = 40  # of each class
 NOISE = 0.17  # standard deviation of an entry that is not the class's own
 TURN = -48  # degrees, from an axis to the cloud that a rotation makes of its class
@@ -77,7 +75,7 @@ def orthant_edge() -> np.ndarray:
 def draw_sphere(panel) -> None:
     """The outline of the sphere."""
     angle = np.linspace(0, 2 * np.pi, 200)
-    panel.plot(np.cos(angle), np.sin(angle), color=PALE, linewidth=1.5)
+    panel.plot(np.cos(angle), np.sin(angle), color=INK, alpha=0.3, linewidth=1.5)
 
 
 def draw_axes(panel, degrees: float, dashed: bool) -> None:
@@ -85,13 +83,13 @@ def draw_axes(panel, degrees: float, dashed: bool) -> None:
     tips = turned(1.5 * seen(np.eye(3)), degrees)
     style = dict(arrowstyle="-|>", color=INK, linewidth=1.3, shrinkA=0, shrinkB=0)
     if dashed:
-        style |= dict(color=SOFT, linestyle=(0, (4, 3)))
+        style |= dict(alpha=0.7, linestyle=(0, (4, 3)))
     for tip in tips:
         panel.annotate("", tip, (0, 0), arrowprops=style, zorder=3)
     if not dashed:
         for k, (x, y) in enumerate(1.09 * tips):
             name = f"$z_{k + 1}$"
-            panel.text(x, y, name, color=INK, fontsize=12, ha="center", va="center")
+            panel.text(x, y, name, fontsize=12, ha="center", va="center")
 
 
 def draw_turn(panel, first: float, last: float, radius: float) -> None:
@@ -99,8 +97,8 @@ def draw_turn(panel, first: float, last: float, radius: float) -> None:
     angle = np.deg2rad(np.linspace(first, last, 40))
     x = radius * np.cos(angle)
     y = radius * np.sin(angle)
-    panel.plot(x[:-2], y[:-2], color=SOFT, linewidth=1.2)
-    style = dict(arrowstyle="-|>", color=SOFT, linewidth=1.2, shrinkA=0, shrinkB=0)
+    panel.plot(x[:-2], y[:-2], color=INK, alpha=0.7, linewidth=1.2)
+    style = dict(arrowstyle="-|>", color=INK, alpha=0.7, linewidth=1.2, shrinkA=0, shrinkB=0)
     panel.annotate("", (x[-1], y[-1]), (x[-4], y[-4]), arrowprops=style)
 
 
@@ -128,35 +126,33 @@ def draw_dense(panel) -> None:
     for name, places in clouds(rectified=False).items():
         draw_cloud(panel, turned(places, TURN), CLASSES[name])
     draw_names(panel, TURN)
-    panel.set_title("SimCLR: dense", fontsize=13, color=INK)
-    panel.text(0, -1.42, "any axes give the same cosines", color=INK, fontsize=11, ha="center")
+    panel.set_title("SimCLR: dense", fontsize=13)
+    panel.text(0, -1.42, "any axes give the same cosines", fontsize=11, ha="center")
 
 
 def draw_orthant(panel) -> None:
     """Non-negative embeddings: a class along each axis, and where a rotation would take them."""
-    panel.fill(*orthant_edge().T, color="#f6f2e9", zorder=0)
-    panel.plot(*orthant_edge().T, color="#d9cfb9", linewidth=1)
+    panel.fill(*orthant_edge().T, color="#d9b36c", alpha=0.15, zorder=0)
+    panel.plot(*orthant_edge().T, color="#d9b36c", alpha=0.6, linewidth=1)
     draw_axes(panel, 0, dashed=False)
     for name, places in clouds(rectified=True).items():
         draw_cloud(panel, turned(places, TURN), CLASSES[name], hollow=True)
         draw_cloud(panel, places, CLASSES[name])
-    panel.set_title("NCL: no entry below 0", fontsize=13, color=INK)
-    panel.text(0, -1.42, "a rotation leaves the orthant", color=INK, fontsize=11, ha="center")
+    panel.set_title("NCL: no entry below 0", fontsize=13)
+    panel.text(0, -1.42, "a rotation leaves the orthant", fontsize=11, ha="center")
 
 
 def draw(path: str | Path) -> None:
     """Both panels."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 4.2), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.2, 4.2))
     draw_dense(left)
     draw_orthant(right)
     for panel in (left, right):
         draw_sphere(panel)
         panel.set(xlim=(-1.6, 1.6), ylim=(-1.5, 1.5), aspect="equal")
         panel.axis("off")
-    figure.savefig(path, dpi=150)
+    figure.savefig(path)
     plt.close(figure)
-    few_colours = Image.open(path).convert("RGB").quantize(128)  # a quarter of the bytes
-    few_colours.save(path, optimize=True)
 
 
 if __name__ == "__main__":

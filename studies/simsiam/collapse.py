@@ -17,6 +17,8 @@ import matplotlib.pyplot as plt
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from records import ROOT, read  # noqa: E402
 
+plt.style.use(ROOT / "studies" / "pictures.mplstyle")
+
 PANELS = {  # a panel's title: a run and its batch size
     "32 pixels, batches of 128": ("shapes-simsiam-no-stop-grad", 128),
     "16 pixels, batches of 1,000": ("simsiam-16px-simsiam-no-stop-grad", 1000),
@@ -35,13 +37,13 @@ def draw_panel(panel, run: str, batch: int) -> None:
 
 
 def draw(path: str | Path) -> None:
-    figure, panels = plt.subplots(1, 2, figsize=(9, 3), layout="constrained", sharey=True)
+    figure, panels = plt.subplots(1, 2, figsize=(11, 3.2), sharey=True)
     for panel, (title, (run, batch)) in zip(panels, PANELS.items()):
         draw_panel(panel, run, batch)
         panel.set(title=title, xlabel="epoch", ylim=(0, 1.1))
     panels[0].set_ylabel("spread of a batch's embeddings")
-    panels[1].legend(loc=(0.4, 0.6), frameon=False)
-    figure.savefig(path, dpi=95)
+    panels[1].legend(loc=(0.4, 0.6))
+    figure.savefig(path)
     plt.close(figure)
 
 

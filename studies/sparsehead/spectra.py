@@ -2,9 +2,9 @@
 
     python studies/sparsehead/spectra.py runs/<run> [runs/<run> ...]   assets/sparsehead-spectra.png
 
-A line is a run. Left and middle: eigenvalues of the covariance of h and of z. Right: the largest
-distance of two images less the smallest one, over the smallest one, by the first d dimensions of z
-(Lemma 5.7).
+A line is a run. Left and middle: eigenvalues of the covariance of h and of z, and their effective
+rank. Right: the largest distance of two images less the smallest one, over the smallest one, by the
+first d dimensions of z (Lemma 5.7).
 
 [SparseHead]: arXiv 2307.08913.
 """
@@ -23,27 +23,41 @@ from sparsehead import effective_rank, min_max_ratio, spectrum  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
+plt.style.use(ROOT / "studies" / "pictures.mplstyle")
+
+
+NAMES = {  # of the base methods
+    "simclr": "SimCLR",
+    "byol": "BYOL",
+    "barlow": "Barlow Twins",
+    "vicreg": "VICReg",
+    "wmse": "W-MSE",
+    "swav": "SwAV",
+    "ssl-hsic": "SSL-HSIC",
+}
+
 
 def draw(path: Path, runs: dict[str, dict[str, Tensor]]) -> None:
     """runs: title → {"h": (N, d), "z": (N, K)}.
 
     Embeddings are kept in 16 bits: what is below 1e-8 of the largest eigenvalue is rounding.
     """
-    figure, panels = plt.subplots(1, 3, figsize=(13.5, 3.4), layout="constrained")
+    figure, panels = plt.subplots(1, 3, figsize=(11, 3.2))
     of_h, of_z, ratios = panels
-    draw_eigenvalues(of_h, "representation", {title: run["h"] for title, run in runs.items()})
-    draw_eigenvalues(of_z, "embedding", {title: run["z"] for title, run in runs.items()})
+    draw_eigenvalues(of_h, "features h", {title: run["h"] for title, run in runs.items()})
+    draw_eigenvalues(of_z, "embedding z", {title: run["z"] for title, run in runs.items()})
 
     embeddings = [run["z"][:1000].float() for run in runs.values()]
     for title, z in zip(runs, embeddings):
-        draw_ratios(ratios, z, "-", title)
+        draw_ratios(ratios, z, title)
     generator = torch.Generator().manual_seed(0)
     normal = torch.randn(embeddings[0].shape, generator=generator)
-    draw_ratios(ratios, normal, "k:", "independent normal dimensions")
+    draw_ratios(ratios, normal, "independent normal dimensions", linestyle=":", color="grey")
     ratios.set(xscale="log", yscale="log", xlabel="dimensions of the embedding, d")
     ratios.set(title="(δmax − δmin) / δmin")
-    ratios.legend(fontsize=7)
-    figure.savefig(path, dpi=110)
+    # The runs' colours are told beside it.
+    ratios.legend(handles=ratios.lines[-1:])
+    figure.savefig(path)
     plt.close(figure)
 
 
@@ -52,24 +66,24 @@ def draw_eigenvalues(panel, name: str, vectors: dict[str, Tensor]) -> None:
     for title, x in vectors.items():
         values = spectrum(x)
         rank = effective_rank(values)
-        told = "constant, rank 0" if rank is None else f"effective rank {rank:.1f}"
-        label = f"{title}, {told} of {len(values)}"
+        told = "constant" if rank is None else f"rank {rank:.1f}"
+        label = f"{title}: {told}"
         values = values.clamp(min=1e-12 * values[0])
         panel.plot(range(1, len(values) + 1), values, label=label)
     panel.set(yscale="log", xlabel="eigenvalue", title=name)
-    panel.legend(fontsize=7)
+    panel.legend()
 
 
-def draw_ratios(panel, z: Tensor, style: str, label: str) -> None:
+def draw_ratios(panel, z: Tensor, label: str, **look) -> None:
     """The min-max ratio of the first 4, 8, 16, … dimensions of z (N, K)."""
     sizes = [2**k for k in range(2, z.shape[1].bit_length())]
     values = [min_max_ratio(z[:, :d]) for d in sizes]
-    panel.plot(sizes, values, style, label=label)
+    panel.plot(sizes, values, label=label, **look)
 
 
 def title(run) -> str:
-    """The settings of a run that tell it from the others on the page."""
-    return f"base {run.base}, sparse_weight {run.sparse_weight}"
+    """The base method of a run, and the penalty's weight."""
+    return f"{NAMES[run.base]}, λ = {run.sparse_weight:g}"
 
 
 def vectors_of(folder: Path) -> dict[str, Tensor]:
