@@ -18,9 +18,12 @@ plt.style.use(ROOT / "studies" / "pictures.mplstyle")
 
 CLAIMS = "dictionaries/claims"
 LONG = "cifar100/cifar100-long"
-NCL_ON_CIFAR_100 = f"{CLAIMS}-cifar100-again-ncl − {CLAIMS}-cifar100-simclr"
 BAYESNCL_ON_CIFAR_10 = f"{CLAIMS}-cifar10-bayesncl-lars − {CLAIMS}-cifar10-ncl-lars"
 DEFAULT = "cifar100/cifar100-cpu"
+NCL_ON_CIFAR_100 = [  # three trainings of NCL
+    f"{ncl} − {CLAIMS}-cifar100-simclr"
+    for ncl in (f"{DEFAULT}-ncl-lars", f"{CLAIMS}-cifar100-ncl", f"{CLAIMS}-cifar100-again-ncl")
+]
 BAYESNCL_ON_CIFAR_100 = [  # trained four times with the same seeds
     f"{DEFAULT}-bayesncl-lars − {DEFAULT}-ncl-lars",
     f"{CLAIMS}-cifar100-bayesncl − {CLAIMS}-cifar100-ncl",
