@@ -283,7 +283,7 @@ def main(argv=None):
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
 
     model = BayesNCL(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
@@ -313,7 +313,7 @@ def main(argv=None):
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            v1, v2 = two_views(images, args.image_size, **view_settings)  # (N, 3, S, S) each
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1, m1, alpha1), (_, z2, _, alpha2) = both(v1, v2)
             # Under torchrun each process has a part of the batch; the loss is of all parts.

@@ -356,7 +356,7 @@ def main(argv=None):
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
 
     model = MMNCL(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
@@ -383,7 +383,7 @@ def main(argv=None):
         for step, (images, index) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            x = one_view(images, args.image_size, **views, flip=0.0)  # (N, 3, S, S)
+            x = one_view(images, args.image_size, **view_settings, flip=0.0)  # (N, 3, S, S)
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 _, v, _, t = net(x, words[index])
             # Under torchrun each process has a part of the batch; the loss is of all parts.

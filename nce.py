@@ -161,7 +161,7 @@ def main(argv=None):
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
 
     args.classes = len(data.classes.get("y", []))
     needed = "cross-entropy needs labels of two classes or more"
@@ -185,7 +185,7 @@ def main(argv=None):
         for step, (images, index) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            x = one_view(images, args.image_size, **views)  # (N, 3, S, S)
+            x = one_view(images, args.image_size, **view_settings)  # (N, 3, S, S)
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 _, f, logits = net(x)
             target = one_hot[labels[index]]  # (N, C)

@@ -604,9 +604,9 @@ def main(argv=None):
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
     if args.order == "colour-crop":
-        views["view"] = colour_first
+        view_settings["view"] = colour_first
 
     model = SparseHead(args).to(args.device, memory_format=torch.channels_last)
     optimizer = optimizer_of(model, args)
@@ -643,7 +643,7 @@ def main(argv=None):
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, lr_share(step))
 
-            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            v1, v2 = two_views(images, args.image_size, **view_settings)  # (N, 3, S, S) each
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 outputs = both(v1, v2)  # z1, z2; with a target network p1, p2, t1, t2 too
             # Under torchrun each process has a part of the batch; the loss is of all parts.
