@@ -101,7 +101,8 @@ def sliced_wasserstein(z, target, directions):
     z, target: (N, K), the rows of which are compared as two sets
     directions: (P, K), of norm 1
     """
-    assert z.shape == target.shape == (len(z), z.shape[-1]), (z.shape, target.shape)
+    assert z.ndim == 2, z.shape
+    assert z.shape == target.shape, (z.shape, target.shape)
     with torch.autocast(z.device.type, enabled=False):  # float32, whatever the caller's autocast
         of_z = directions.float() @ z.float().T  # (P, N), projections
         of_target = directions.float() @ target.float().T  # (P, N)

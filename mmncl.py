@@ -85,7 +85,8 @@ def info_nce(v, t, temperature):
 
     v, t: (N, K), the embeddings of images and of their captions, not necessarily normalised.
     """
-    assert v.shape == t.shape == (len(v), v.shape[-1]), (v.shape, t.shape)
+    assert v.ndim == 2, v.shape
+    assert v.shape == t.shape, (v.shape, t.shape)
     with torch.autocast(v.device.type, enabled=False):  # float32, whatever the caller's autocast
         v = F.normalize(v.float(), dim=1, eps=EPS)
         t = F.normalize(t.float(), dim=1, eps=EPS)

@@ -71,7 +71,8 @@ def nt_xent(z1, z2, temperature):
 
     z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z = torch.cat([z1, z2]).float()  # (2N, K)
         z = F.normalize(z, dim=1, eps=EPS)
@@ -86,7 +87,8 @@ def spectral_loss(z1, z2):
 
     −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     n = len(z1)
     assert n > 1, "one image has no negatives"
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast

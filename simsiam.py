@@ -76,7 +76,8 @@ def negative_cosine(p, z, stop_gradient=True):
     p, z: (N, K), predictions and what they shall predict, not necessarily normalised.
     stop_gradient: z gets no gradient (Eq. 3).
     """
-    assert p.shape == z.shape == (len(p), p.shape[-1]), (p.shape, z.shape)
+    assert p.ndim == 2, p.shape
+    assert p.shape == z.shape, (p.shape, z.shape)
     if stop_gradient:
         z = z.detach()
     with torch.autocast(p.device.type, enabled=False):  # float32, whatever the caller's autocast
