@@ -222,11 +222,13 @@ class BayesNCL(nn.Module):
         K = d if args.head == "none" else args.head_out
         self.head = projection_head(args.head, d, args.head_hidden, K)
         self.gating = gating_network(d, args.gate_hidden, K, args.gate_layers)
-        self.args = args
         self.activation = ACTIVATIONS[args.activation]
         self.topk = args.topk
         if args.topk and args.topk > K:
             raise common.BadInput(f"--topk {args.topk}: the embedding has {K} dimensions")
+        self.gate = args.gate
+        self.gate_temperature = args.gate_temperature
+        self.detach = args.detach
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
@@ -235,9 +237,9 @@ class BayesNCL(nn.Module):
         if self.topk:
             z = keep_topk(z, self.topk)
 
-        sg_h = h.detach() if self.args.detach else h
+        sg_h = h.detach() if self.detach else h
         logits = self.gating(sg_h).float()  # (N, K)
-        m, alpha = gate(logits, self.args.gate, self.args.gate_temperature, self.training)
+        m, alpha = gate(logits, self.gate, self.gate_temperature, self.training)
         # Not normalised here, only in the loss. A row whose gates are all closed is 0, and
         # F.normalize multiplies its gradient by 1/EPS = 100. Normalising twice would multiply it by
         # 10,000; with that, our runs lost what they had learnt.
@@ -290,8 +292,8 @@ def main(argv=None):
     model = BayesNCL(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     others = [*model.backbone.parameters(), *model.head.parameters()]
-    gating = dict(params=list(model.gating.parameters()), lr=args.gate_lr)
-    groups = [dict(params=others), gating]  # the gating network has its own learning rate
+    gates = dict(params=list(model.gating.parameters()), lr=args.gate_lr)
+    groups = [dict(params=others), gates]  # the gating network has its own learning rate
     optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data, model, optimizer)
