@@ -335,7 +335,8 @@ def main(argv=None):
         run.end_epoch(log)
 
     if common.RANK == 0:
-        run.finish(*common.evaluate(model, data, args))
+        metrics, h, z = common.evaluate(model, data, args)
+        run.finish(metrics, h, z)
 
 
 if __name__ == "__main__":
