@@ -143,7 +143,7 @@ class MMNCL(nn.Module):
 
     def forward(self, x, words=None):
         h = self.backbone(x)  # (N, d)
-        v = self.head(h).float()  # (N, K)
+        v = self.head(h).float()  # (N, K); σ₊ is computed in float32
         v = self.activation(v)  # v⁺
         if words is None:
             return h, v
@@ -153,7 +153,7 @@ class MMNCL(nn.Module):
     def read(self, words):
         """Numbers of words (N, L) → g (N, width), t⁺ (N, K)."""
         g = self.text(words)  # (N, width)
-        t = self.text_head(g).float()  # (N, K)
+        t = self.text_head(g).float()  # (N, K); σ₊ is computed in float32
         t = self.activation(t)  # t⁺
         return g, t
 
@@ -346,7 +346,7 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(argv)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args, unlabelled=False)
     if args.resume and args.classes:  # a copy; the file of that name may be another one by now
         args.classes = Path(args.resume, "classes.txt")

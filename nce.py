@@ -115,7 +115,7 @@ class NCE(nn.Module):
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
-        f = self.head(h).float()  # (N, K)
+        f = self.head(h).float()  # (N, K); σ₊ is computed in float32
         f = self.activation(f)  # f₊
         return h, f, class_scores(f, self.class_weights())
 
@@ -156,7 +156,7 @@ def main(argv=None):
     if args.weights == "non-negative" and can_be_negative:
         wanted = "--loss nce and an activation that is never negative"
         raise common.BadInput(f"--weights non-negative needs {wanted}")
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args, unlabelled=False)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps

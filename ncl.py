@@ -153,7 +153,7 @@ class NCL(nn.Module):
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
-        z = self.head(h).float()  # (N, K)
+        z = self.head(h).float()  # (N, K); σ₊ is computed in float32
         z = self.activation(z)  # z⁺
         if self.topk:
             z = keep_topk(z, self.topk)
@@ -183,7 +183,7 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(argv)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps

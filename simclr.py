@@ -8,6 +8,7 @@
     z = head(h)            embedding (N, K), what the loss reads
     L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) )
     j: the other view of i's image;  N: images of the batch;  τ: temperature
+    --loss spectral is another loss, for ncl.py's theorem: skip it at first
 
 Chen, Kornblith, Norouzi, Hinton, "A Simple Framework for Contrastive Learning of Visual
 Representations", ICML 2020, arXiv 2002.05709, Eq. (1).
@@ -19,7 +20,7 @@ The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper
 What to expect of the first command: a linear probe of 69 % (65 to 73 with other seeds), after 80
 seconds on two CPU cores with bf16, five minutes on two without.
 
-Where we differ from the paper, besides what common.py lists:
+Where we differ from the NCL authors' recipe, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
 2. The settings `shapes` and `default` are ours.
 """
@@ -141,7 +142,7 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(argv)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps

@@ -605,7 +605,7 @@ def main(argv=None):
     args = parser(getattr(first_look, "base", "simclr")).parse(argv)
     sparse = args.head != "none" or not args.sparse_weight
     common.need(sparse, "--head none has no linear layer to make sparse: add --sparse-weight 0")
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
