@@ -137,7 +137,8 @@ class Parser(argparse.ArgumentParser):
         self.method = Path(file).stem
         self.presets = presets
         self.defaults = dict(device=DEVICE, out=None, resume=None)
-        self.of_a_start = dict(quiet=False, tensorboard=False)  # they may differ when it goes on
+        # --resume may add them; the config.json of an older run need not have them.
+        self.may_be_added = dict(quiet=False, tensorboard=False)
         self.add_argument("--device", help="cuda, cuda:1, cpu")
         self.add_argument("--out", help="run folder (default: a new one under runs/)")
         self.add_argument("--resume", metavar="RUN", help="go on with this run, as it was begun")
@@ -192,8 +193,8 @@ class Parser(argparse.ArgumentParser):
         text = "RANK or WORLD_SIZE is set, but not by torchrun: unset it, or start with torchrun"
         need(alone or LAUNCHED, text)
         if "resume" in typed:
-            settings = self.settings_of(Path(typed["resume"]))
-            free = {"resume", "device", "data_root", "compile", *self.of_a_start}
+            settings = self.settings_to_resume(Path(typed["resume"]))
+            free = {"resume", "device", "data_root", "compile", *self.may_be_added}
             more = sorted(typed.keys() - free)
             flags = ", ".join("--" + name.replace("_", "-") for name in more)
             need(not more, f"--resume goes on by the run's settings; leave out {flags}")
@@ -203,8 +204,9 @@ class Parser(argparse.ArgumentParser):
             words = sys.argv[1:] if argv is None else argv
             command = shlex.join([f"{self.method}.py", *words])
             about = dict(method=self.method, command=command, preset=name, processes=WORLD)
-            settings = self.defaults | self.presets[name] | about | dict(fingerprint=None)
-        args = argparse.Namespace(**self.of_a_start | settings | typed)
+            about["fingerprint"] = None  # Data notes it
+            settings = self.defaults | self.presets[name] | about
+        args = argparse.Namespace(**self.may_be_added | settings | typed)
         global QUIET
         QUIET = args.quiet
         check_device(args.device)
@@ -212,7 +214,7 @@ class Parser(argparse.ArgumentParser):
             args.precision = "bf16" if has_bf16(args.device) else "fp32"
         return args
 
-    def settings_of(self, run: Path) -> dict:
+    def settings_to_resume(self, run: Path) -> dict:
         """The settings of a run of this program that can go on here."""
         need((run / "config.json").exists(), f"{run} is no run: it has no config.json")
         settings = read_json(run / "config.json")
@@ -411,21 +413,21 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     return download(getattr(torchvision.datasets, downloads[name]), root)
 
 
-def download(kind, root: Path) -> dict[str, np.ndarray]:
+def download(Dataset, root: Path) -> dict[str, np.ndarray]:
     """The arrays of a class of torchvision's data sets, fetched where they are not there yet."""
     splits = dict(train="train", test="test")
-    if kind.__name__ == "STL10":
+    if name == "STL10":
         splits["unlabeled"] = "train+unlabeled"
     arrays = {}
-    cifar = kind.__name__.startswith("CIFAR")
+    cifar = name.startswith("CIFAR")
     for part, split in splits.items():
         options = dict(split=split)
         if cifar:
             options = dict(train=part == "train")
         try:
-            found = kind(root, download=True, **options)
+            found = Dataset(root, download=True, **options)
         except Exception as error:  # whatever the network, the mirror, the archive or scipy does
-            raise BadInput(f"{kind.__name__} could not be downloaded to {root}: {error}") from error
+            raise BadInput(f"{name} could not be downloaded to {root}: {error}") from error
         arrays[f"x_{part}"] = found.data
         arrays[f"y_{part}"] = np.array(found.targets if cifar else found.labels)
     return arrays
@@ -435,6 +437,7 @@ def part_of(arrays: dict[str, np.ndarray], part: str) -> dict[str, Tensor | np.n
     """The arrays "x", "y", … of x_<part>, y_<part>, …; images as (N, 3, H, W), no byte copied."""
     kinds = "x", "y", "background", "captions"
     found = {kind: arrays[f"{kind}_{part}"] for kind in kinds if f"{kind}_{part}" in arrays}
+    name = Dataset.__name__
     need("x" in found, f"the data have no x_{part}; there are {', '.join(arrays)}")
     x = found["x"]
     for kind, array in found.items():
@@ -478,7 +481,7 @@ def number_labels(train: dict, test: dict, kind: str) -> np.ndarray:
 
 # ------------------------------------------------------------------------------------------- views
 # torchvision's operators on float tensors, equal to 1e-5, with parameters drawn for each image.
-def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
+def resizing(start, length, inputs: int, size: int, interpolation: str) -> Tensor:
     """The matrices (N, size, inputs) that crop and resize one axis of `inputs` pixels to `size`.
 
     A matrix for each image, because each has its own crop; torchvision would take them one by one.
@@ -499,7 +502,7 @@ def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
     t = (j - start - scale * o).abs() / scale.clamp(min=1)  # (N, size, inputs)
     to_1 = (1 - t).clamp(min=0)  # 1 − t for t < 1, beyond it 0
     weight = to_1
-    if kind == "bicubic":
+    if interpolation == "bicubic":
         to_2 = (2 - t).clamp(min=0)  # 2 − t for t < 2, beyond it 0
         # Keys' cubic in two terms. From 1 to 2 it is the first one, 2 − 4t + 2.5t² − 0.5t³, and the
         # second is 0. Below 1 it is both: 1 − 2.5t² + 1.5t³.
@@ -531,11 +534,11 @@ def random_boxes(n: int, h: int, w: int, min_scale: float, device):
     return top, left, height, width
 
 
-def resized_crop(x: Tensor, top, left, height, width, size: int, kind: str) -> Tensor:
+def resized_crop(x: Tensor, top, left, height, width, size: int, interpolation: str) -> Tensor:
     """Crops of x (N, 3, H, W) in [0, 1], a box (N,) for each, resized to (3, size, size)."""
     n, c, h, w = x.shape
-    across = resizing(left, width, w, size, kind)  # (N, size, W)
-    down = resizing(top, height, h, size, kind)  # (N, size, H)
+    across = resizing(left, width, w, size, interpolation)  # (N, size, W)
+    down = resizing(top, height, h, size, interpolation)  # (N, size, H)
     x = torch.bmm(x.reshape(n, c * h, w), across.mT).view(n, c, h, size)
     return (down[:, None] @ x).clamp(0, 1)  # bicubic may leave [0, 1]
 
@@ -934,8 +937,8 @@ def settings_of_run(run: Path) -> dict:
     return settings
 
 
-def read_json(path: Path, kind=dict):
-    """What a JSON file holds, a dictionary or another `kind`; BadInput if there is none."""
+def read_json(path: Path, expected=dict):
+    """What a JSON file holds, of the `expected` type; BadInput if there is none."""
     if path.exists():  # reading a pipe would wait, reading a huge file fill the memory
         ours = path.is_file() and path.stat().st_size < 2**27
         need(ours, f"{path} is none of ours: it is no file, or above 128 MB")
@@ -944,7 +947,7 @@ def read_json(path: Path, kind=dict):
     except (OSError, ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{path} cannot be read ({reason})") from error
-    need(isinstance(found, kind), f"{path} is damaged: it holds no {kind.__name__}")
+    need(isinstance(found, expected), f"{path} is damaged: it holds no {expected.__name__}")
     return found
 
 
@@ -1200,10 +1203,10 @@ def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eva
 def quick_knn(model: nn.Module, data: Data, args) -> float:
     """5-NN of at most 1,000 test images among 5,000 training images, in %. It draws no number."""
     found = []
-    kind = torch.device(args.device).type
+    device_type = torch.device(args.device).type
     for part, most in (data.train, 5000), (data.test, 1000):
         some = evenly(most, len(part["x"]))
-        with torch.autocast(kind, torch.bfloat16, enabled=args.precision == "bf16"):
+        with torch.autocast(device_type, torch.bfloat16, enabled=args.precision == "bf16"):
             h, _ = features(model, part["x"][some], args.image_size, args.device)
         found += [h, part["y"][some].to(h.device)]
     return knn_accuracy(*found)
@@ -1259,8 +1262,8 @@ def fit_probe(train: Tensor, y: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 
         return F.pad(standardised @ axes, (0, 1), value=1.0)  # 1: for the bias
 
     x = inputs(train)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    held = (order < max(1, len(x) // 10)).to(x.device)  # whether an image is of a random tenth
+    place = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    held = (place < max(1, len(x) // 10)).to(x.device)  # whether an image is of a random tenth
     x_fitted, y_fitted = x[~held], y[~held]
     weights = x.new_zeros(x.shape[1], int(y.max()) + 1)
     highest = -1.0
