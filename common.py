@@ -85,6 +85,7 @@ def number(kind, least, most=None):
     if most is None:
         most = 2**31 - 1 if kind is int else sys.float_info.max
 
+QUIET = False  # with --quiet: progress says nothing
     def parse(text):
         value = kind(text)
         if not least <= value <= most:
@@ -239,6 +240,22 @@ class Parser(argparse.ArgumentParser):
             values = value if flag.nargs == "+" and isinstance(value, list) else [value]
             fits = (value is None and may_be_none) or all(takes(flag, one) for one in values)
             need(fits, f"{run}/config.json is damaged: {name} is {str(value)[:100]!r}")
+
+def takes(flag: argparse.Action, value) -> bool:
+    """Whether a value out of JSON is one that a flag takes."""
+    if flag.nargs == 0:  # as --compile has it
+        return isinstance(value, bool)
+    if flag.type is None:
+        return isinstance(value, str) and (not flag.choices or value in flag.choices)
+    numbers = (int, float) if flag.type.__name__ == "float" else int
+    if not isinstance(value, numbers) or isinstance(value, bool):
+        return False
+    try:
+        same = flag.type(str(value)) == value
+    except (ValueError, argparse.ArgumentTypeError):
+        return False
+    return same and (not flag.choices or value in flag.choices)
+
 
 
 def check_device(device: str) -> None:
@@ -872,9 +889,7 @@ def average_gradients(model: nn.Module) -> None:
         g.copy_(mean.view_as(g))
 
 
-QUIET = False  # with --quiet: progress says nothing
-
-
+# ---------------------------------------------------------------------------------------- progress
 def progress(items, what: str):
     """Yield the items, and say on stderr how far they are.
 
@@ -949,22 +964,6 @@ def read_json(path: Path, expected=dict):
         raise BadInput(f"{path} cannot be read ({reason})") from error
     need(isinstance(found, expected), f"{path} is damaged: it holds no {expected.__name__}")
     return found
-
-
-def takes(flag: argparse.Action, value) -> bool:
-    """Whether a value out of JSON is one that a flag takes."""
-    if flag.nargs == 0:  # as --compile has it
-        return isinstance(value, bool)
-    if flag.type is None:
-        return isinstance(value, str) and (not flag.choices or value in flag.choices)
-    numbers = (int, float) if flag.type.__name__ == "float" else int
-    if not isinstance(value, numbers) or isinstance(value, bool):
-        return False
-    try:
-        same = flag.type(str(value)) == value
-    except (ValueError, argparse.ArgumentTypeError):
-        return False
-    return same and (not flag.choices or value in flag.choices)
 
 
 def hardware(device: str) -> str:
