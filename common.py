@@ -783,11 +783,7 @@ class LARS(torch.optim.Optimizer):
         super().__init__(params, dict(lr=lr, **settings))
 
     @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self):
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             self.rescale_gradients([p for p in params if p.ndim > 1], group)
@@ -799,7 +795,6 @@ class LARS(torch.optim.Optimizer):
                 torch._foreach_mul_(momenta, group["momentum"])
                 torch._foreach_add_(momenta, [p.grad for p in params])
                 torch._foreach_add_(params, momenta, alpha=-group["lr"])
-        return loss
 
     def rescale_gradients(self, weights: list[Tensor], group: dict) -> None:
         """g ← r · (g + decay · w) of all layers in a few calls (_foreach), for a GPU's speed."""
