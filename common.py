@@ -43,7 +43,8 @@ from pathlib import Path
 # to other programs: torch reads this when it is imported, so every program imports common first.
 # And glibc should keep the memory that is freed, because new pages cost 5 to 14 % of the time.
 CPUINFO = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-if "_bf16" not in CPUINFO:
+CPU_HAS_BF16 = "amx_bf16" in CPUINFO or "avx512_bf16" in CPUINFO
+if not CPU_HAS_BF16:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST = -1, -3, 2**31 - 1
@@ -115,7 +116,7 @@ def as_table(named: dict[str, dict]) -> str:
     columns = {}  # values → the names of the presets that have them
     for name, settings in named.items():
         columns.setdefault(tuple(map(str, settings.values())), []).append(name)
-    rows = [["", *map(", ".join, columns.values())], *map(list, zip(named["default"], *columns))]
+    rows = [("", *map(", ".join, columns.values())), *zip(named["default"], *columns)]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
@@ -154,11 +155,7 @@ class Parser(argparse.ArgumentParser):
         share = number(float, 0, 1)
         add = self.add_argument
         add("--dataset", help="shapes, cifar10, cifar100, stl10, svhn, your own (default: shapes)")
-        add(
-            "--preset",
-            choices=self.presets,
-            help="the settings of this name instead of the data set's",
-        )
+        add("--preset", choices=self.presets, help="settings of this name, not the data set's")
         add("--data-root", help="folder of the data sets (default: data)")
         add("--limit", type=count, help="train on so many images, classes in proportion")
         archs = ["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"]
@@ -177,11 +174,7 @@ class Parser(argparse.ArgumentParser):
         add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops")
         add("--seed", type=number(int, 0, 2**32 - 1), help="of weights, views and order")
         add("--precision", choices=["auto", "bf16", "fp32"], help="of the network")
-        add(
-            "--compile",
-            action="store_true",
-            help="torch.compile, for long runs; it draws other views",
-        )
+        add("--compile", action="store_true", help="torch.compile, for long runs; views differ")
         add("--tensorboard", action="store_true", help="the epochs' records for TensorBoard, too")
 
     def error(self, message):
@@ -271,7 +264,7 @@ def has_bf16(device: str) -> bool:
     """Whether bf16 is faster than fp32 there: GPUs from Ampere on, CPUs with AMX or AVX512-BF16."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device)[0] >= 8
-    return "amx_bf16" in CPUINFO or "avx512_bf16" in CPUINFO
+    return CPU_HAS_BF16
 
 
 # -------------------------------------------------------------------------------------------- data
@@ -994,8 +987,8 @@ class Run:
         self.knn = knn and "y" in data.train and len(data.classes["y"]) > 1
         self.records = []  # a record for each epoch that is done
         self.board = None
-        if args.tensorboard and RANK == 0:
-            Writer = tensorboard_writer()  # or a refusal, before there is a folder
+        # Without the package it refuses, before there is a folder.
+        Writer = tensorboard_writer() if args.tensorboard and RANK == 0 else None
         self.bf16 = args.precision == "bf16"
         now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # microseconds, as runs may start at once
         new = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{now}"
@@ -1008,14 +1001,14 @@ class Run:
         elif RANK == 0:
             new_folder(self.folder, vars(args), args.device)
         self.describe()
-        if args.tensorboard and RANK == 0:
+        if Writer:
             # What a killed run wrote beyond its last epoch is hidden.
             self.board = Writer(self.folder, purge_step=len(self.records) + 1)
         done = f"{len(self.records)} of {args.epochs} epochs done"
         print(f"{self.folder}: {args.device}, {args.precision}, {done}", flush=True)
         launcher = "python" if WORLD == 1 else f"torchrun --nproc_per_node={WORLD}"
-        folder = shlex.quote(str(self.folder))
-        print(f"to go on if it is stopped: {launcher} {sys.argv[0]} --resume {folder}", flush=True)
+        command = f"{shlex.quote(sys.argv[0])} --resume {shlex.quote(str(self.folder))}"
+        print(f"to go on if it is stopped: {launcher} {command}", flush=True)
 
     def describe(self) -> None:
         """Print what is trained, and what a newcomer should know before the first step."""
@@ -1160,8 +1153,8 @@ def load_checkpoint(path: Path) -> dict:
     """A file of torch.save, on the CPU; BadInput where it is damaged. Never a pickled object."""
     try:
         damaged = zipfile.ZipFile(path).testzip()  # torch.load would not notice
-        need(damaged is None, f"{damaged} in it is damaged")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        if damaged is None:
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a truncated archive, a foreign pickle: each fails in its own way
         raise BadInput(f"{path} cannot be read ({type(error).__name__}: {error})") from error
 
@@ -1181,6 +1174,7 @@ def health(z: Tensor) -> dict[str, Tensor]:
     spread = z.std(0).mean() * z.shape[1] ** 0.5
     return dict(spread=spread, act=(z.abs() > ACTIVE).float().mean())
 
+    raise BadInput(f"{path} cannot be read ({damaged} in it is damaged)")
 
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eval_view):
