@@ -1,8 +1,14 @@
 """What the methods share, in the order in which a training uses it: flags, data, views, network,
-optimiser, processes, run folder; at the end the linear probe, the papers' measures, and launch.
+optimiser, processes, progress, run folder; then the linear probe, the papers' measures, launch.
 
 No loss and no training loop is here. A method file and this one are a whole program; the built-in
 data set needs shapes.py too. A run leaves a folder, which the programs in tools/ read.
+
+These decide a run's numbers: Data.batches, two_views, resnet, OPTIMIZERS, lr_share, gather,
+Run.epochs, features, fit_probe, of_dimensions. Most of the rest checks input, keeps files and
+prints: skip it at first. --seed draws the weights (in each method's main), an epoch's order
+(Data.batches) and its views (Run.epochs). The probe's held-out tenth, the chance level and the
+random directions always have seed 0.
 
 Where all methods differ from their authors' code:
 1. The CIFAR stem has padding 1 (NCL: 2).
@@ -79,6 +85,7 @@ LAUNCHED = all(os.environ.get(name, "").isdecimal() for name in OF_TORCHRUN)
 LAUNCHED = LAUNCHED and "MASTER_ADDR" in os.environ
 RANK = int(os.environ["RANK"]) if LAUNCHED else 0  # this process's number
 WORLD = int(os.environ["WORLD_SIZE"]) if LAUNCHED else 1  # how many train together
+QUIET = False  # with --quiet: progress says nothing
 
 
 def number(kind, least, most=None):
@@ -86,14 +93,13 @@ def number(kind, least, most=None):
     if most is None:
         most = 2**31 - 1 if kind is int else sys.float_info.max
 
-QUIET = False  # with --quiet: progress says nothing
     def parse(text):
         value = kind(text)
         if not least <= value <= most:
             raise argparse.ArgumentTypeError(f"{text} is not between {least} and {most:.10g}")
         return value
 
-    parse.__name__ = kind.__name__  # for "invalid int value"
+    parse.__name__ = kind.__name__  # argparse says "invalid int value"; takes() reads it too
     return parse
 
 
@@ -123,7 +129,7 @@ def as_table(named: dict[str, dict]) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """--device, --out and --resume; image_flags() adds what all image methods share.
+    """--device, --out, --resume, --quiet; image_flags() adds what all image methods share.
 
     A flag that is left out has the preset's value, or that of the run which --resume names. So no
     flag has a default of its own, and argparse tells only what was typed (SUPPRESS).
@@ -163,7 +169,7 @@ class Parser(argparse.ArgumentParser):
         add("--image-size", type=number(int, 8), help="side of the views in pixels")
         add("--epochs", type=count, help="passes over the training images")
         add("--batch-size", type=number(int, 2), help="images a step, of all processes")
-        add("--optimizer", choices=OPTIMIZERS, help="sgd with momentum 0.9")
+        add("--optimizer", choices=OPTIMIZERS, help="lars and sgd have momentum 0.9")
         add("--lr", type=number(float, 1e-12), help="peak learning rate")
         add("--weight-decay", type=not_negative, help="under LARS not of biases and norms")
         add("--warmup", type=not_negative, help="epochs of linear warm-up, at most half the run")
@@ -234,6 +240,7 @@ class Parser(argparse.ArgumentParser):
             fits = (value is None and may_be_none) or all(takes(flag, one) for one in values)
             need(fits, f"{run}/config.json is damaged: {name} is {str(value)[:100]!r}")
 
+
 def takes(flag: argparse.Action, value) -> bool:
     """Whether a value out of JSON is one that a flag takes."""
     if flag.nargs == 0:  # as --compile has it
@@ -248,7 +255,6 @@ def takes(flag: argparse.Action, value) -> bool:
     except (ValueError, argparse.ArgumentTypeError):
         return False
     return same and (not flag.choices or value in flag.choices)
-
 
 
 def check_device(device: str) -> None:
@@ -271,14 +277,14 @@ def has_bf16(device: str) -> bool:
 class Data:
     """The data set args.dataset, with args.limit of its training images.
 
-    train, test   "x", images (N, 3, H, W) uint8; where there are any, labels "y" (N,) int64, a
-                  second label "background", as in the built-in data, whose objects stand on
-                  backgrounds, and "captions" for mmncl.py
-    classes       "y" and "background" → the classes (C,), integers or words; label k is the k-th
-    images        what pre-training sees: x_unlabeled where there is one, else x_train
+    unlabelled: whether to pre-train on x_unlabeled where there is one, as STL-10 has it
+
+    train, test   "x", images (N, 3, H, W) uint8; perhaps labels "y" (N,) int64, a second label
+                  "background", and "captions" for mmncl.py
+    classes       what 0, 1, … of "y" and of "background" stand for: (C,) integers or words
+    images        what pre-training sees: x_unlabeled or train["x"]
 
     All images are in memory, so there is no DataLoader: a batch is a row of indices.
-    unlabelled: whether x_unlabeled counts, images for pre-training alone, as STL-10 has them
     """
 
     def __init__(self, args: argparse.Namespace, unlabelled=True):
@@ -311,7 +317,11 @@ class Data:
                 self.images = self.images.to(args.device)
 
     def compare(self, args: argparse.Namespace) -> None:
-        """BadInput where a run had other data. A new run's fingerprint, None, becomes theirs."""
+        """BadInput where a run had other data.
+
+        args.fingerprint: a dictionary; None in a new run, which gets that of these data; absent in
+        a run of an older version
+        """
         where = f"{args.dataset} under {args.data_root}"
         if not hasattr(args, "fingerprint"):
             print(f"{where}: the run, of an older version, did not note what its data were")
@@ -340,9 +350,10 @@ class Data:
         The last, incomplete batch is left out. Under torchrun: this process's share of each.
         """
         steps = self.steps(args.batch_size)
+        # A generator of its own: each process must draw the same order.
         shuffled = torch.Generator().manual_seed(args.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.images), generator=shuffled)
-        order = order[: steps * args.batch_size].view(steps, WORLD, -1)
+        order = order[: steps * args.batch_size].view(steps, WORLD, -1)  # (steps, WORLD, n)
         own = order[:, RANK].to(self.images.device)
         for index in progress(own, f"epoch {epoch + 1}/{args.epochs}: step"):
             images = self.images[index]
@@ -374,6 +385,7 @@ def evenly(most: int, total: int) -> Tensor:
 
 def in_proportion(y: Tensor, most: int) -> Tensor:
     """The indices of at most `most` images in which the classes of y (N,) are in proportion."""
+    # In order of their classes, evenly spaced places fall on each class in proportion.
     by_class = y.argsort(stable=True)
     return by_class[evenly(most, len(y))].sort().values
 
@@ -425,6 +437,7 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
 
 def download(Dataset, root: Path) -> dict[str, np.ndarray]:
     """The arrays of a class of torchvision's data sets, fetched where they are not there yet."""
+    name = Dataset.__name__
     splits = dict(train="train", test="test")
     if name == "STL10":
         splits["unlabeled"] = "train+unlabeled"
@@ -447,7 +460,6 @@ def part_of(arrays: dict[str, np.ndarray], part: str) -> dict[str, Tensor | np.n
     """The arrays "x", "y", … of x_<part>, y_<part>, …; images as (N, 3, H, W), no byte copied."""
     kinds = "x", "y", "background", "captions"
     found = {kind: arrays[f"{kind}_{part}"] for kind in kinds if f"{kind}_{part}" in arrays}
-    name = Dataset.__name__
     need("x" in found, f"the data have no x_{part}; there are {', '.join(arrays)}")
     x = found["x"]
     for kind, array in found.items():
@@ -480,7 +492,7 @@ def number_labels(train: dict, test: dict, kind: str) -> np.ndarray:
             remedy += "; of one-hot rows save argmax(1)" if one_hot else "; save one column of them"
         need(right, f"{told}; labels are {n} integers from 0 on or words, {remedy}")
     classes = np.unique(train[kind])
-    # In Python: where int64 meets uint64, numpy makes them floats, and neighbours become equal.
+    # In Python: numpy compares int64 with uint64 as floats.
     numbers = {label: number for number, label in enumerate(classes.tolist())}
     alien = sorted({*test[kind].ravel().tolist()} - numbers.keys())
     need(not alien, f"{kind}_test has classes that {kind}_train has not: {alien[:5]}")
@@ -514,8 +526,8 @@ def resizing(start, length, inputs: int, size: int, interpolation: str) -> Tenso
     weight = to_1
     if interpolation == "bicubic":
         to_2 = (2 - t).clamp(min=0)  # 2 − t for t < 2, beyond it 0
-        # Keys' cubic in two terms. From 1 to 2 it is the first one, 2 − 4t + 2.5t² − 0.5t³, and the
-        # second is 0. Below 1 it is both: 1 − 2.5t² + 1.5t³.
+        # Keys' cubic. From 1 to 2: (½ − ½t)(2 − t)² = 2 − 4t + 2.5t² − 0.5t³.
+        # Below 1: that − (1 − 2t)(1 − t)² = 1 − 2.5t² + 1.5t³.
         weight = (0.5 - 0.5 * t) * to_2.square() - (1 - 2 * t) * to_1.square()
     inside = (j > start) & (j < start + length)
     weight = weight * inside
@@ -589,8 +601,8 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
     hue = hue + 6 * shift[:, 0]
     hue = hue - 6 * (hue / 6).floor()  # modulo 6
 
-    # Back: a channel is value − chroma + chroma · share. Red's share is 1 within 1 of its hue, 0,
-    # and 0 beyond 2. It falls from 1 to 2 and rises from 4 to 5: |hue − 3| − 1, cut at 0 and 1.
+    # Back: a channel is value − chroma + chroma · share. Its share is 1 up to 1 away from its own
+    # hue (red: 0 and 6, green: 2, blue: 4), 0 from 2 away on, and linear between.
     share = [(hue - 3).abs() - 1, 2 - (hue - 2).abs(), 2 - (hue - 4).abs()]
     share = torch.stack(share, 1).clamp(0, 1)  # (N, 3, H, W)
     return torch.addcmul((value - chroma)[:, None], chroma[:, None], share)
@@ -646,7 +658,7 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     of it. The order of the operators is drawn for each image.
     """
     drawn = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
-    drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1); 0, as a fifth of the images have, is no change
+    drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1). A fifth of the images get 0: no change.
     factor = 1 + jitter * drawn[:3]
     shift = jitter / 4 * drawn[3]
     changes = [
@@ -729,6 +741,7 @@ def resnet(arch: str, image_size: int) -> tuple[nn.Module, int]:
     d = net.fc.in_features
     net.fc = nn.Identity()
     if image_size <= 96:
+        # With nn.Conv2d's own initial weights, not torchvision's (Kaiming normal).
         net.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
     if image_size <= 48:
         net.maxpool = nn.Identity()
@@ -849,9 +862,10 @@ def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
 
     Under torchrun each process embeds its own part of a batch, and all of them compute the same
     loss of the whole batch. (DistributedDataParallel has a loss of each part, with fewer
-    negatives.) A gradient reaches the rows of its own process alone. It is multiplied by the number
-    of processes, because average_gradients will take the mean; the mean and not the sum, because
-    weights that are used after gather have the whole gradient on each process.
+    negatives.) The rows of other processes are constants here. So of a weight used before gather
+    each process has a part of the gradient, and the parts' sum is the whole; of a weight used after
+    it, such as SwAV's prototypes, each has the whole. average_gradients takes the mean, which is
+    right for the second; for the first, gather multiplies the gradient by the number of processes.
     """
     if WORLD == 1:
         return tensors
@@ -861,7 +875,7 @@ def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
     dist.all_gather(rows, own.detach())
     if own.requires_grad:
         own.register_hook(lambda gradient: WORLD * gradient)
-    rows[RANK] = own
+    rows[RANK] = own  # the rows that have a gradient
     return torch.cat(rows).split(widths, 1)
 
 
@@ -967,12 +981,16 @@ def hardware(device: str) -> str:
 
 
 class Run:
-    """A run's folder, into which the first process writes.
+    """What surrounds a training's steps: seeds, precision, compiling, records, and a run's folder.
 
     config.json                    the settings, the commit, the machine
     checkpoint.pt                  after every epoch: model, optimizer, and the records so far
     metrics.jsonl                  a record for each epoch; at the end the final record
     backbone.pt, embeddings.npz    at the end
+
+    The first process writes them. A record has the epoch; the means over its steps of loss, spread,
+    act and the method's own scalars; lr of the last step; images_per_s; ten times in a run knn, the
+    5-NN accuracy; and seconds. Under torchrun on GPUs, BatchNorm becomes SyncBatchNorm.
 
     What an epoch draws depends on its number alone. So a run that was killed at any moment and goes
     on from its last epoch ends with the same numbers, on a CPU bit for bit.
@@ -983,7 +1001,6 @@ class Run:
         self.data = data
         self.model = model
         self.optimizer = optimizer
-        # Whether end_epoch measures the 5-NN accuracy, ten times in a run.
         self.knn = knn and "y" in data.train and len(data.classes["y"]) > 1
         self.records = []  # a record for each epoch that is done
         self.board = None
@@ -1050,7 +1067,7 @@ class Run:
         return torch.compile(function) if self.args.compile else function
 
     def epochs(self):
-        """Yield the epochs that are not done yet, which count from 0."""
+        """Yield the epochs not done yet, which count from 0; each is seeded, in training mode."""
         for epoch in range(len(self.records), self.args.epochs):
             # Every epoch and process has another seed, with fewer than 10,007 of each.
             torch.manual_seed((self.args.seed * 10_007 + epoch) * 10_007 + RANK)
@@ -1129,7 +1146,7 @@ def tensorboard_writer():
 @contextlib.contextmanager
 def replacing(path: Path):
     """A new binary file that takes the place of `path` once the block has ended well."""
-    # "x": nothing that is there, no link either, is written to.
+    # A new name, and "x": nothing is overwritten.
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     with open(unfinished, "xb") as file:
         try:
@@ -1157,6 +1174,7 @@ def load_checkpoint(path: Path) -> dict:
             return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a truncated archive, a foreign pickle: each fails in its own way
         raise BadInput(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+    raise BadInput(f"{path} cannot be read ({damaged} in it is damaged)")
 
 
 # -------------------------------------------------------------------------------------- evaluation
@@ -1174,7 +1192,6 @@ def health(z: Tensor) -> dict[str, Tensor]:
     spread = z.std(0).mean() * z.shape[1] ** 0.5
     return dict(spread=spread, act=(z.abs() > ACTIVE).float().mean())
 
-    raise BadInput(f"{path} cannot be read ({damaged} in it is damaged)")
 
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eval_view):
@@ -1189,7 +1206,11 @@ def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eva
 
 
 def quick_knn(model: nn.Module, data: Data, args) -> float:
-    """5-NN of at most 1,000 test images among 5,000 training images, in %. It draws no number."""
+    """5-NN of at most 1,000 test images among 5,000 training images, in %, in args.precision.
+
+    The final record's is of all images, in float32. As this draws no random numbers, a training
+    goes on as without it.
+    """
     found = []
     device_type = torch.device(args.device).type
     for part, most in (data.train, 5000), (data.test, 1000):
@@ -1288,22 +1309,22 @@ def top_1_and_5(scores: Tensor, y: Tensor) -> tuple[float, float]:
 
 
 def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor, k=5) -> float:
-    """% right on test (N, d) by the majority of the k nearest rows of train (M, d), by cosine."""
+    """% right on test (N, d) by the commonest class of the k nearest in train (M, d), by cosine."""
     train = F.normalize(train)
     votes = []
     for part in F.normalize(test).split(1000):
         nearest = (part @ train.T).topk(min(k, len(train)), 1).indices  # (n, k)
         votes.append(F.one_hot(y_train[nearest], int(y_train.max()) + 1).sum(1))  # (n, C)
-    right = torch.cat(votes).argmax(1) == y_test
+    right = torch.cat(votes).argmax(1) == y_test  # of equally common classes the first
     return 100 * right.float().mean().item()
 
 
 def consistency_by_chance(classes: Tensor, n: Tensor) -> Tensor:
     """The expected share of the commonest class among n random images, for each of n (D,): (D,).
 
-    classes: (N, C), one-hot. For n = 3 the images are put in random order and cut into triples; of
-    each triple the share of its commonest class is taken; the mean is over all triples of forty
-    orders. So a small n, for which luck varies most, has the most draws.
+    classes: (N, C), one-hot. An estimate: forty times the images are put in random order and cut
+    into groups of n; the mean share of a group's commonest class. A small n, for which luck varies
+    most, has the most groups.
     """
     numbers, place = n.unique(return_inverse=True)
     chance = torch.zeros(len(numbers), device=n.device)
@@ -1326,7 +1347,7 @@ def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
     cons      class consistency (NCL), %: of the images that a dimension is active on, the share of
               their commonest class
     adjusted  (cons − chance) / (1 − chance), % (ours); chance is the cons of as many random images
-              as the dimension is active on. Only of dimensions active on 0.1 % of the images
+              as the dimension is active on. Only of dimensions active on at least 0.1 % of all
     entropy   H_s (BayesNCL), nats: of a dimension's |z|, summed over each class
 
     Empty where there is one class or no live dimension.
@@ -1351,8 +1372,9 @@ def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
 def of_random_directions(h: Tensor, z: Tensor, y: Tensor) -> dict[str, float]:
     """`of_dimensions` of random directions of h (N, d) in the place of the dimensions of z (N, K).
 
-    Each is active on as many images as its dimension: those where it is largest. A baseline: the
-    dimensions of z are worth training only if they exceed it.
+    Each is active on as many images as its dimension: those where it is largest, h being centred
+    and its rows of norm 1. A baseline: the dimensions of z are worth training only if they exceed
+    it. The entropy does not compare: which images are active is known, but not how much.
     """
     n = (F.normalize(z).abs() > ACTIVE).sum(0)  # (K,)
     draw = torch.Generator().manual_seed(0)
@@ -1436,8 +1458,9 @@ OUT_OF_MEMORY = "allocate", "ALLOC_FAILED", "out of memory"  # of torch, numpy a
 
 
 def launch(main, *errors) -> None:
-    """Run a program's main(), under torchrun as one of its processes.
+    """Run a program's main(), under torchrun as one of its processes; only the first prints.
 
+    On GPUs float32 is float32 (no TF32), and cuDNN tries which of its algorithms is fastest.
     Bad input, errors of files and a lack of memory are one line and exit code 2; Ctrl-C is 130.
     errors: more exceptions that are one line
     """
@@ -1446,7 +1469,7 @@ def launch(main, *errors) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may lack our Greek letters
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False  # fp32 is float32
+    torch.backends.cudnn.allow_tf32 = False  # TF32 keeps 10 of float32's 23 bits
     torch.backends.cuda.matmul.allow_tf32 = False  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE turns it on
     try:
         if WORLD > 1:
