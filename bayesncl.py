@@ -12,7 +12,9 @@
     ρ: prior probability of keeping a dimension;  λ: the KL's weight
 
 A dimension that nearly all images have tells none of them apart. The paper argues that keeping it
-gains the loss less than the λ log(1/ρ) that an open gate costs, so that its gate closes.
+gains the loss less than the λ log(1/ρ) that an open gate costs, so that its gate closes. But a
+closed gate costs λ log(1/(1 − ρ)), at ρ = 0.8 seven times as much: the KL alone opens gates
+(studies/bayesncl).
 
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441.
 The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
@@ -85,7 +87,8 @@ def nt_xent(z1, z2, temperature):
 
     z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z = torch.cat([z1, z2]).float()  # (2N, K)
         z = F.normalize(z, dim=1, eps=EPS)
@@ -100,7 +103,8 @@ def spectral_loss(z1, z2):
 
     −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     n = len(z1)
     assert n > 1, "one image has no negatives"
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
@@ -220,22 +224,24 @@ class BayesNCL(nn.Module):
         K = d if args.head == "none" else args.head_out
         self.head = projection_head(args.head, d, args.head_hidden, K)
         self.gating = gating_network(d, args.gate_hidden, K, args.gate_layers)
-        self.args = args
         self.activation = ACTIVATIONS[args.activation]
         self.topk = args.topk
+        self.gate = args.gate
+        self.gate_temperature = args.gate_temperature
+        self.detach = args.detach
         if args.topk and args.topk > K:
             raise common.BadInput(f"--topk {args.topk}: the embedding has {K} dimensions")
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
-        z = self.head(h).float()  # (N, K)
+        z = self.head(h).float()  # (N, K); σ₊ is computed in float32
         z = self.activation(z)  # z⁺
         if self.topk:
             z = keep_topk(z, self.topk)
 
-        sg_h = h.detach() if self.args.detach else h
+        sg_h = h.detach() if self.detach else h
         logits = self.gating(sg_h).float()  # (N, K)
-        m, alpha = gate(logits, self.args.gate, self.args.gate_temperature, self.training)
+        m, alpha = gate(logits, self.gate, self.gate_temperature, self.training)
         # Not normalised here, only in the loss. A row whose gates are all closed is 0, and
         # F.normalize multiplies its gradient by 1/EPS = 100. Normalising twice would multiply it by
         # 10,000; with that, our runs lost what they had learnt.
@@ -278,18 +284,18 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(argv)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
 
     model = BayesNCL(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     others = [*model.backbone.parameters(), *model.head.parameters()]
-    gating = dict(params=list(model.gating.parameters()), lr=args.gate_lr)
-    groups = [dict(params=others), gating]  # the gating network has its own learning rate
+    gates = dict(params=list(model.gating.parameters()), lr=args.gate_lr)
+    groups = [dict(params=others), gates]  # the gating network has its own learning rate
     optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data, model, optimizer)
@@ -313,7 +319,7 @@ def main(argv=None):
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            v1, v2 = two_views(images, args.image_size, **view_settings)  # (N, 3, S, S) each
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1, m1, alpha1), (_, z2, _, alpha2) = both(v1, v2)
             # Under torchrun each process has a part of the batch; the loss is of all parts.
@@ -331,7 +337,8 @@ def main(argv=None):
         run.end_epoch(log)
 
     if common.RANK == 0:
-        run.finish(*common.evaluate(model, data, args))
+        metrics, h, z = common.evaluate(model, data, args)
+        run.finish(metrics, h, z)
 
 
 if __name__ == "__main__":

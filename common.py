@@ -1,8 +1,14 @@
 """What the methods share, in the order in which a training uses it: flags, data, views, network,
-optimiser, processes, run folder; at the end the linear probe, the papers' measures, and launch.
+optimiser, processes, progress, run folder; then the linear probe, the papers' measures, launch.
 
 No loss and no training loop is here. A method file and this one are a whole program; the built-in
 data set needs shapes.py too. A run leaves a folder, which the programs in tools/ read.
+
+These decide a run's numbers: Data.batches, two_views, resnet, OPTIMIZERS, lr_share, gather,
+Run.epochs, features, fit_probe, of_dimensions. Most of the rest checks input, keeps files and
+prints: skip it at first. --seed draws the weights (in each method's main), an epoch's order
+(Data.batches) and its views (Run.epochs). The probe's held-out tenth, the chance level and the
+random directions always have seed 0.
 
 Where all methods differ from their authors' code:
 1. The CIFAR stem has padding 1 (NCL: 2).
@@ -43,7 +49,8 @@ from pathlib import Path
 # to other programs: torch reads this when it is imported, so every program imports common first.
 # And glibc should keep the memory that is freed, because new pages cost 5 to 14 % of the time.
 CPUINFO = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
-if "_bf16" not in CPUINFO:
+CPU_HAS_BF16 = "amx_bf16" in CPUINFO or "avx512_bf16" in CPUINFO
+if not CPU_HAS_BF16:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
     M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGEST = -1, -3, 2**31 - 1
@@ -78,6 +85,7 @@ LAUNCHED = all(os.environ.get(name, "").isdecimal() for name in OF_TORCHRUN)
 LAUNCHED = LAUNCHED and "MASTER_ADDR" in os.environ
 RANK = int(os.environ["RANK"]) if LAUNCHED else 0  # this process's number
 WORLD = int(os.environ["WORLD_SIZE"]) if LAUNCHED else 1  # how many train together
+QUIET = False  # with --quiet: progress says nothing
 
 
 def number(kind, least, most=None):
@@ -91,7 +99,7 @@ def number(kind, least, most=None):
             raise argparse.ArgumentTypeError(f"{text} is not between {least} and {most:.10g}")
         return value
 
-    parse.__name__ = kind.__name__  # for "invalid int value"
+    parse.__name__ = kind.__name__  # argparse says "invalid int value"; takes() reads it too
     return parse
 
 
@@ -114,14 +122,14 @@ def as_table(named: dict[str, dict]) -> str:
     columns = {}  # values → the names of the presets that have them
     for name, settings in named.items():
         columns.setdefault(tuple(map(str, settings.values())), []).append(name)
-    rows = [["", *map(", ".join, columns.values())], *map(list, zip(named["default"], *columns))]
+    rows = [("", *map(", ".join, columns.values())), *zip(named["default"], *columns)]
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(map(str.ljust, row, widths)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
 
 
 class Parser(argparse.ArgumentParser):
-    """--device, --out and --resume; image_flags() adds what all image methods share.
+    """--device, --out, --resume, --quiet; image_flags() adds what all image methods share.
 
     A flag that is left out has the preset's value, or that of the run which --resume names. So no
     flag has a default of its own, and argparse tells only what was typed (SUPPRESS).
@@ -137,7 +145,8 @@ class Parser(argparse.ArgumentParser):
         self.method = Path(file).stem
         self.presets = presets
         self.defaults = dict(device=DEVICE, out=None, resume=None)
-        self.of_a_start = dict(quiet=False, tensorboard=False)  # they may differ when it goes on
+        # --resume may add them; the config.json of an older run need not have them.
+        self.may_be_added = dict(quiet=False, tensorboard=False)
         self.add_argument("--device", help="cuda, cuda:1, cpu")
         self.add_argument("--out", help="run folder (default: a new one under runs/)")
         self.add_argument("--resume", metavar="RUN", help="go on with this run, as it was begun")
@@ -152,11 +161,7 @@ class Parser(argparse.ArgumentParser):
         share = number(float, 0, 1)
         add = self.add_argument
         add("--dataset", help="shapes, cifar10, cifar100, stl10, svhn, your own (default: shapes)")
-        add(
-            "--preset",
-            choices=self.presets,
-            help="the settings of this name instead of the data set's",
-        )
+        add("--preset", choices=self.presets, help="settings of this name, not the data set's")
         add("--data-root", help="folder of the data sets (default: data)")
         add("--limit", type=count, help="train on so many images, classes in proportion")
         archs = ["resnet8", "resnet20", "resnet18", "resnet34", "resnet50"]
@@ -164,7 +169,7 @@ class Parser(argparse.ArgumentParser):
         add("--image-size", type=number(int, 8), help="side of the views in pixels")
         add("--epochs", type=count, help="passes over the training images")
         add("--batch-size", type=number(int, 2), help="images a step, of all processes")
-        add("--optimizer", choices=OPTIMIZERS, help="sgd with momentum 0.9")
+        add("--optimizer", choices=OPTIMIZERS, help="lars and sgd have momentum 0.9")
         add("--lr", type=number(float, 1e-12), help="peak learning rate")
         add("--weight-decay", type=not_negative, help="under LARS not of biases and norms")
         add("--warmup", type=not_negative, help="epochs of linear warm-up, at most half the run")
@@ -175,11 +180,7 @@ class Parser(argparse.ArgumentParser):
         add("--crop", choices=["bicubic", "bilinear"], help="interpolation of the random crops")
         add("--seed", type=number(int, 0, 2**32 - 1), help="of weights, views and order")
         add("--precision", choices=["auto", "bf16", "fp32"], help="of the network")
-        add(
-            "--compile",
-            action="store_true",
-            help="torch.compile, for long runs; it draws other views",
-        )
+        add("--compile", action="store_true", help="torch.compile, for long runs; views differ")
         add("--tensorboard", action="store_true", help="the epochs' records for TensorBoard, too")
 
     def error(self, message):
@@ -192,8 +193,8 @@ class Parser(argparse.ArgumentParser):
         text = "RANK or WORLD_SIZE is set, but not by torchrun: unset it, or start with torchrun"
         need(alone or LAUNCHED, text)
         if "resume" in typed:
-            settings = self.settings_of(Path(typed["resume"]))
-            free = {"resume", "device", "data_root", "compile", *self.of_a_start}
+            settings = self.settings_to_resume(Path(typed["resume"]))
+            free = {"resume", "device", "data_root", "compile", *self.may_be_added}
             more = sorted(typed.keys() - free)
             flags = ", ".join("--" + name.replace("_", "-") for name in more)
             need(not more, f"--resume goes on by the run's settings; leave out {flags}")
@@ -203,8 +204,9 @@ class Parser(argparse.ArgumentParser):
             words = sys.argv[1:] if argv is None else argv
             command = shlex.join([f"{self.method}.py", *words])
             about = dict(method=self.method, command=command, preset=name, processes=WORLD)
-            settings = self.defaults | self.presets[name] | about | dict(fingerprint=None)
-        args = argparse.Namespace(**self.of_a_start | settings | typed)
+            about["fingerprint"] = None  # Data notes it
+            settings = self.defaults | self.presets[name] | about
+        args = argparse.Namespace(**self.may_be_added | settings | typed)
         global QUIET
         QUIET = args.quiet
         check_device(args.device)
@@ -212,7 +214,7 @@ class Parser(argparse.ArgumentParser):
             args.precision = "bf16" if has_bf16(args.device) else "fp32"
         return args
 
-    def settings_of(self, run: Path) -> dict:
+    def settings_to_resume(self, run: Path) -> dict:
         """The settings of a run of this program that can go on here."""
         need((run / "config.json").exists(), f"{run} is no run: it has no config.json")
         settings = read_json(run / "config.json")
@@ -239,6 +241,22 @@ class Parser(argparse.ArgumentParser):
             need(fits, f"{run}/config.json is damaged: {name} is {str(value)[:100]!r}")
 
 
+def takes(flag: argparse.Action, value) -> bool:
+    """Whether a value out of JSON is one that a flag takes."""
+    if flag.nargs == 0:  # as --compile has it
+        return isinstance(value, bool)
+    if flag.type is None:
+        return isinstance(value, str) and (not flag.choices or value in flag.choices)
+    numbers = (int, float) if flag.type.__name__ == "float" else int
+    if not isinstance(value, numbers) or isinstance(value, bool):
+        return False
+    try:
+        same = flag.type(str(value)) == value
+    except (ValueError, argparse.ArgumentTypeError):
+        return False
+    return same and (not flag.choices or value in flag.choices)
+
+
 def check_device(device: str) -> None:
     """BadInput unless a tensor can be made on the device."""
     try:
@@ -252,21 +270,21 @@ def has_bf16(device: str) -> bool:
     """Whether bf16 is faster than fp32 there: GPUs from Ampere on, CPUs with AMX or AVX512-BF16."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_capability(device)[0] >= 8
-    return "amx_bf16" in CPUINFO or "avx512_bf16" in CPUINFO
+    return CPU_HAS_BF16
 
 
 # -------------------------------------------------------------------------------------------- data
 class Data:
     """The data set args.dataset, with args.limit of its training images.
 
-    train, test   "x", images (N, 3, H, W) uint8; where there are any, labels "y" (N,) int64, a
-                  second label "background", as in the built-in data, whose objects stand on
-                  backgrounds, and "captions" for mmncl.py
-    classes       "y" and "background" → the classes (C,), integers or words; label k is the k-th
-    images        what pre-training sees: x_unlabeled where there is one, else x_train
+    unlabelled: whether to pre-train on x_unlabeled where there is one, as STL-10 has it
+
+    train, test   "x", images (N, 3, H, W) uint8; perhaps labels "y" (N,) int64, a second label
+                  "background", and "captions" for mmncl.py
+    classes       what 0, 1, … of "y" and of "background" stand for: (C,) integers or words
+    images        what pre-training sees: x_unlabeled or train["x"]
 
     All images are in memory, so there is no DataLoader: a batch is a row of indices.
-    unlabelled: whether x_unlabeled counts, images for pre-training alone, as STL-10 has them
     """
 
     def __init__(self, args: argparse.Namespace, unlabelled=True):
@@ -299,7 +317,11 @@ class Data:
                 self.images = self.images.to(args.device)
 
     def compare(self, args: argparse.Namespace) -> None:
-        """BadInput where a run had other data. A new run's fingerprint, None, becomes theirs."""
+        """BadInput where a run had other data.
+
+        args.fingerprint: a dictionary; None in a new run, which gets that of these data; absent in
+        a run of an older version
+        """
         where = f"{args.dataset} under {args.data_root}"
         if not hasattr(args, "fingerprint"):
             print(f"{where}: the run, of an older version, did not note what its data were")
@@ -328,9 +350,10 @@ class Data:
         The last, incomplete batch is left out. Under torchrun: this process's share of each.
         """
         steps = self.steps(args.batch_size)
+        # A generator of its own: each process must draw the same order.
         shuffled = torch.Generator().manual_seed(args.seed * 1_000_003 + epoch)
         order = torch.randperm(len(self.images), generator=shuffled)
-        order = order[: steps * args.batch_size].view(steps, WORLD, -1)
+        order = order[: steps * args.batch_size].view(steps, WORLD, -1)  # (steps, WORLD, n)
         own = order[:, RANK].to(self.images.device)
         for index in progress(own, f"epoch {epoch + 1}/{args.epochs}: step"):
             images = self.images[index]
@@ -362,6 +385,7 @@ def evenly(most: int, total: int) -> Tensor:
 
 def in_proportion(y: Tensor, most: int) -> Tensor:
     """The indices of at most `most` images in which the classes of y (N,) are in proportion."""
+    # In order of their classes, evenly spaced places fall on each class in proportion.
     by_class = y.argsort(stable=True)
     return by_class[evenly(most, len(y))].sort().values
 
@@ -411,21 +435,22 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     return download(getattr(torchvision.datasets, downloads[name]), root)
 
 
-def download(kind, root: Path) -> dict[str, np.ndarray]:
+def download(Dataset, root: Path) -> dict[str, np.ndarray]:
     """The arrays of a class of torchvision's data sets, fetched where they are not there yet."""
+    name = Dataset.__name__
     splits = dict(train="train", test="test")
-    if kind.__name__ == "STL10":
+    if name == "STL10":
         splits["unlabeled"] = "train+unlabeled"
     arrays = {}
-    cifar = kind.__name__.startswith("CIFAR")
+    cifar = name.startswith("CIFAR")
     for part, split in splits.items():
         options = dict(split=split)
         if cifar:
             options = dict(train=part == "train")
         try:
-            found = kind(root, download=True, **options)
+            found = Dataset(root, download=True, **options)
         except Exception as error:  # whatever the network, the mirror, the archive or scipy does
-            raise BadInput(f"{kind.__name__} could not be downloaded to {root}: {error}") from error
+            raise BadInput(f"{name} could not be downloaded to {root}: {error}") from error
         arrays[f"x_{part}"] = found.data
         arrays[f"y_{part}"] = np.array(found.targets if cifar else found.labels)
     return arrays
@@ -467,7 +492,7 @@ def number_labels(train: dict, test: dict, kind: str) -> np.ndarray:
             remedy += "; of one-hot rows save argmax(1)" if one_hot else "; save one column of them"
         need(right, f"{told}; labels are {n} integers from 0 on or words, {remedy}")
     classes = np.unique(train[kind])
-    # In Python: where int64 meets uint64, numpy makes them floats, and neighbours become equal.
+    # In Python: numpy compares int64 with uint64 as floats.
     numbers = {label: number for number, label in enumerate(classes.tolist())}
     alien = sorted({*test[kind].ravel().tolist()} - numbers.keys())
     need(not alien, f"{kind}_test has classes that {kind}_train has not: {alien[:5]}")
@@ -478,7 +503,7 @@ def number_labels(train: dict, test: dict, kind: str) -> np.ndarray:
 
 # ------------------------------------------------------------------------------------------- views
 # torchvision's operators on float tensors, equal to 1e-5, with parameters drawn for each image.
-def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
+def resizing(start, length, inputs: int, size: int, interpolation: str) -> Tensor:
     """The matrices (N, size, inputs) that crop and resize one axis of `inputs` pixels to `size`.
 
     A matrix for each image, because each has its own crop; torchvision would take them one by one.
@@ -499,10 +524,10 @@ def resizing(start, length, inputs: int, size: int, kind: str) -> Tensor:
     t = (j - start - scale * o).abs() / scale.clamp(min=1)  # (N, size, inputs)
     to_1 = (1 - t).clamp(min=0)  # 1 − t for t < 1, beyond it 0
     weight = to_1
-    if kind == "bicubic":
+    if interpolation == "bicubic":
         to_2 = (2 - t).clamp(min=0)  # 2 − t for t < 2, beyond it 0
-        # Keys' cubic in two terms. From 1 to 2 it is the first one, 2 − 4t + 2.5t² − 0.5t³, and the
-        # second is 0. Below 1 it is both: 1 − 2.5t² + 1.5t³.
+        # Keys' cubic. From 1 to 2: (½ − ½t)(2 − t)² = 2 − 4t + 2.5t² − 0.5t³.
+        # Below 1: that − (1 − 2t)(1 − t)² = 1 − 2.5t² + 1.5t³.
         weight = (0.5 - 0.5 * t) * to_2.square() - (1 - 2 * t) * to_1.square()
     inside = (j > start) & (j < start + length)
     weight = weight * inside
@@ -531,11 +556,11 @@ def random_boxes(n: int, h: int, w: int, min_scale: float, device):
     return top, left, height, width
 
 
-def resized_crop(x: Tensor, top, left, height, width, size: int, kind: str) -> Tensor:
+def resized_crop(x: Tensor, top, left, height, width, size: int, interpolation: str) -> Tensor:
     """Crops of x (N, 3, H, W) in [0, 1], a box (N,) for each, resized to (3, size, size)."""
     n, c, h, w = x.shape
-    across = resizing(left, width, w, size, kind)  # (N, size, W)
-    down = resizing(top, height, h, size, kind)  # (N, size, H)
+    across = resizing(left, width, w, size, interpolation)  # (N, size, W)
+    down = resizing(top, height, h, size, interpolation)  # (N, size, H)
     x = torch.bmm(x.reshape(n, c * h, w), across.mT).view(n, c, h, size)
     return (down[:, None] @ x).clamp(0, 1)  # bicubic may leave [0, 1]
 
@@ -576,8 +601,8 @@ def adjust_hue(x: Tensor, shift: Tensor) -> Tensor:
     hue = hue + 6 * shift[:, 0]
     hue = hue - 6 * (hue / 6).floor()  # modulo 6
 
-    # Back: a channel is value − chroma + chroma · share. Red's share is 1 within 1 of its hue, 0,
-    # and 0 beyond 2. It falls from 1 to 2 and rises from 4 to 5: |hue − 3| − 1, cut at 0 and 1.
+    # Back: a channel is value − chroma + chroma · share. Its share is 1 up to 1 away from its own
+    # hue (red: 0 and 6, green: 2, blue: 4), 0 from 2 away on, and linear between.
     share = [(hue - 3).abs() - 1, 2 - (hue - 2).abs(), 2 - (hue - 4).abs()]
     share = torch.stack(share, 1).clamp(0, 1)  # (N, 3, H, W)
     return torch.addcmul((value - chroma)[:, None], chroma[:, None], share)
@@ -633,7 +658,7 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     of it. The order of the operators is drawn for each image.
     """
     drawn = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
-    drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1); 0, as a fifth of the images have, is no change
+    drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1). A fifth of the images get 0: no change.
     factor = 1 + jitter * drawn[:3]
     shift = jitter / 4 * drawn[3]
     changes = [
@@ -716,6 +741,7 @@ def resnet(arch: str, image_size: int) -> tuple[nn.Module, int]:
     d = net.fc.in_features
     net.fc = nn.Identity()
     if image_size <= 96:
+        # With nn.Conv2d's own initial weights, not torchvision's (Kaiming normal).
         net.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
     if image_size <= 48:
         net.maxpool = nn.Identity()
@@ -763,11 +789,7 @@ class LARS(torch.optim.Optimizer):
         super().__init__(params, dict(lr=lr, **settings))
 
     @torch.no_grad()
-    def step(self, closure=None):
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self):
         for group in self.param_groups:
             params = [p for p in group["params"] if p.grad is not None]
             self.rescale_gradients([p for p in params if p.ndim > 1], group)
@@ -779,7 +801,6 @@ class LARS(torch.optim.Optimizer):
                 torch._foreach_mul_(momenta, group["momentum"])
                 torch._foreach_add_(momenta, [p.grad for p in params])
                 torch._foreach_add_(params, momenta, alpha=-group["lr"])
-        return loss
 
     def rescale_gradients(self, weights: list[Tensor], group: dict) -> None:
         """g ← r · (g + decay · w) of all layers in a few calls (_foreach), for a GPU's speed."""
@@ -841,9 +862,10 @@ def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
 
     Under torchrun each process embeds its own part of a batch, and all of them compute the same
     loss of the whole batch. (DistributedDataParallel has a loss of each part, with fewer
-    negatives.) A gradient reaches the rows of its own process alone. It is multiplied by the number
-    of processes, because average_gradients will take the mean; the mean and not the sum, because
-    weights that are used after gather have the whole gradient on each process.
+    negatives.) The rows of other processes are constants here. So of a weight used before gather
+    each process has a part of the gradient, and the parts' sum is the whole; of a weight used after
+    it, such as SwAV's prototypes, each has the whole. average_gradients takes the mean, which is
+    right for the second; for the first, gather multiplies the gradient by the number of processes.
     """
     if WORLD == 1:
         return tensors
@@ -853,7 +875,7 @@ def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
     dist.all_gather(rows, own.detach())
     if own.requires_grad:
         own.register_hook(lambda gradient: WORLD * gradient)
-    rows[RANK] = own
+    rows[RANK] = own  # the rows that have a gradient
     return torch.cat(rows).split(widths, 1)
 
 
@@ -869,9 +891,7 @@ def average_gradients(model: nn.Module) -> None:
         g.copy_(mean.view_as(g))
 
 
-QUIET = False  # with --quiet: progress says nothing
-
-
+# ---------------------------------------------------------------------------------------- progress
 def progress(items, what: str):
     """Yield the items, and say on stderr how far they are.
 
@@ -934,8 +954,8 @@ def settings_of_run(run: Path) -> dict:
     return settings
 
 
-def read_json(path: Path, kind=dict):
-    """What a JSON file holds, a dictionary or another `kind`; BadInput if there is none."""
+def read_json(path: Path, expected=dict):
+    """What a JSON file holds, of the `expected` type; BadInput if there is none."""
     if path.exists():  # reading a pipe would wait, reading a huge file fill the memory
         ours = path.is_file() and path.stat().st_size < 2**27
         need(ours, f"{path} is none of ours: it is no file, or above 128 MB")
@@ -944,24 +964,8 @@ def read_json(path: Path, kind=dict):
     except (OSError, ValueError, RecursionError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadInput(f"{path} cannot be read ({reason})") from error
-    need(isinstance(found, kind), f"{path} is damaged: it holds no {kind.__name__}")
+    need(isinstance(found, expected), f"{path} is damaged: it holds no {expected.__name__}")
     return found
-
-
-def takes(flag: argparse.Action, value) -> bool:
-    """Whether a value out of JSON is one that a flag takes."""
-    if flag.nargs == 0:  # as --compile has it
-        return isinstance(value, bool)
-    if flag.type is None:
-        return isinstance(value, str) and (not flag.choices or value in flag.choices)
-    numbers = (int, float) if flag.type.__name__ == "float" else int
-    if not isinstance(value, numbers) or isinstance(value, bool):
-        return False
-    try:
-        same = flag.type(str(value)) == value
-    except (ValueError, argparse.ArgumentTypeError):
-        return False
-    return same and (not flag.choices or value in flag.choices)
 
 
 def hardware(device: str) -> str:
@@ -977,12 +981,16 @@ def hardware(device: str) -> str:
 
 
 class Run:
-    """A run's folder, into which the first process writes.
+    """What surrounds a training's steps: seeds, precision, compiling, records, and a run's folder.
 
     config.json                    the settings, the commit, the machine
     checkpoint.pt                  after every epoch: model, optimizer, and the records so far
     metrics.jsonl                  a record for each epoch; at the end the final record
     backbone.pt, embeddings.npz    at the end
+
+    The first process writes them. A record has the epoch; the means over its steps of loss, spread,
+    act and the method's own scalars; lr of the last step; images_per_s; ten times in a run knn, the
+    5-NN accuracy; and seconds. Under torchrun on GPUs, BatchNorm becomes SyncBatchNorm.
 
     What an epoch draws depends on its number alone. So a run that was killed at any moment and goes
     on from its last epoch ends with the same numbers, on a CPU bit for bit.
@@ -993,12 +1001,11 @@ class Run:
         self.data = data
         self.model = model
         self.optimizer = optimizer
-        # Whether end_epoch measures the 5-NN accuracy, ten times in a run.
         self.knn = knn and "y" in data.train and len(data.classes["y"]) > 1
         self.records = []  # a record for each epoch that is done
         self.board = None
-        if args.tensorboard and RANK == 0:
-            Writer = tensorboard_writer()  # or a refusal, before there is a folder
+        # Without the package it refuses, before there is a folder.
+        Writer = tensorboard_writer() if args.tensorboard and RANK == 0 else None
         self.bf16 = args.precision == "bf16"
         now = datetime.now().strftime("%Y%m%d-%H%M%S-%f")  # microseconds, as runs may start at once
         new = f"runs/{args.method}-{Path(args.dataset).name}-seed{args.seed}-{now}"
@@ -1011,14 +1018,14 @@ class Run:
         elif RANK == 0:
             new_folder(self.folder, vars(args), args.device)
         self.describe()
-        if args.tensorboard and RANK == 0:
+        if Writer:
             # What a killed run wrote beyond its last epoch is hidden.
             self.board = Writer(self.folder, purge_step=len(self.records) + 1)
         done = f"{len(self.records)} of {args.epochs} epochs done"
         print(f"{self.folder}: {args.device}, {args.precision}, {done}", flush=True)
         launcher = "python" if WORLD == 1 else f"torchrun --nproc_per_node={WORLD}"
-        folder = shlex.quote(str(self.folder))
-        print(f"to go on if it is stopped: {launcher} {sys.argv[0]} --resume {folder}", flush=True)
+        command = f"{shlex.quote(sys.argv[0])} --resume {shlex.quote(str(self.folder))}"
+        print(f"to go on if it is stopped: {launcher} {command}", flush=True)
 
     def describe(self) -> None:
         """Print what is trained, and what a newcomer should know before the first step."""
@@ -1060,7 +1067,7 @@ class Run:
         return torch.compile(function) if self.args.compile else function
 
     def epochs(self):
-        """Yield the epochs that are not done yet, which count from 0."""
+        """Yield the epochs not done yet, which count from 0; each is seeded, in training mode."""
         for epoch in range(len(self.records), self.args.epochs):
             # Every epoch and process has another seed, with fewer than 10,007 of each.
             torch.manual_seed((self.args.seed * 10_007 + epoch) * 10_007 + RANK)
@@ -1139,7 +1146,7 @@ def tensorboard_writer():
 @contextlib.contextmanager
 def replacing(path: Path):
     """A new binary file that takes the place of `path` once the block has ended well."""
-    # "x": nothing that is there, no link either, is written to.
+    # A new name, and "x": nothing is overwritten.
     unfinished = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     with open(unfinished, "xb") as file:
         try:
@@ -1163,10 +1170,11 @@ def load_checkpoint(path: Path) -> dict:
     """A file of torch.save, on the CPU; BadInput where it is damaged. Never a pickled object."""
     try:
         damaged = zipfile.ZipFile(path).testzip()  # torch.load would not notice
-        need(damaged is None, f"{damaged} in it is damaged")
-        return torch.load(path, map_location="cpu", weights_only=True)
+        if damaged is None:
+            return torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a truncated archive, a foreign pickle: each fails in its own way
         raise BadInput(f"{path} cannot be read ({type(error).__name__}: {error})") from error
+    raise BadInput(f"{path} cannot be read ({damaged} in it is damaged)")
 
 
 # -------------------------------------------------------------------------------------- evaluation
@@ -1198,12 +1206,16 @@ def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eva
 
 
 def quick_knn(model: nn.Module, data: Data, args) -> float:
-    """5-NN of at most 1,000 test images among 5,000 training images, in %. It draws no number."""
+    """5-NN of at most 1,000 test images among 5,000 training images, in %, in args.precision.
+
+    The final record's is of all images, in float32. As this draws no random numbers, a training
+    goes on as without it.
+    """
     found = []
-    kind = torch.device(args.device).type
+    device_type = torch.device(args.device).type
     for part, most in (data.train, 5000), (data.test, 1000):
         some = evenly(most, len(part["x"]))
-        with torch.autocast(kind, torch.bfloat16, enabled=args.precision == "bf16"):
+        with torch.autocast(device_type, torch.bfloat16, enabled=args.precision == "bf16"):
             h, _ = features(model, part["x"][some], args.image_size, args.device)
         found += [h, part["y"][some].to(h.device)]
     return knn_accuracy(*found)
@@ -1259,8 +1271,8 @@ def fit_probe(train: Tensor, y: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 
         return F.pad(standardised @ axes, (0, 1), value=1.0)  # 1: for the bias
 
     x = inputs(train)
-    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    held = (order < max(1, len(x) // 10)).to(x.device)  # whether an image is of a random tenth
+    place = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    held = (place < max(1, len(x) // 10)).to(x.device)  # whether an image is of a random tenth
     x_fitted, y_fitted = x[~held], y[~held]
     weights = x.new_zeros(x.shape[1], int(y.max()) + 1)
     highest = -1.0
@@ -1297,22 +1309,22 @@ def top_1_and_5(scores: Tensor, y: Tensor) -> tuple[float, float]:
 
 
 def knn_accuracy(train: Tensor, y_train: Tensor, test: Tensor, y_test: Tensor, k=5) -> float:
-    """% right on test (N, d) by the majority of the k nearest rows of train (M, d), by cosine."""
+    """% right on test (N, d) by the commonest class of the k nearest in train (M, d), by cosine."""
     train = F.normalize(train)
     votes = []
     for part in F.normalize(test).split(1000):
         nearest = (part @ train.T).topk(min(k, len(train)), 1).indices  # (n, k)
         votes.append(F.one_hot(y_train[nearest], int(y_train.max()) + 1).sum(1))  # (n, C)
-    right = torch.cat(votes).argmax(1) == y_test
+    right = torch.cat(votes).argmax(1) == y_test  # of equally common classes the first
     return 100 * right.float().mean().item()
 
 
 def consistency_by_chance(classes: Tensor, n: Tensor) -> Tensor:
     """The expected share of the commonest class among n random images, for each of n (D,): (D,).
 
-    classes: (N, C), one-hot. For n = 3 the images are put in random order and cut into triples; of
-    each triple the share of its commonest class is taken; the mean is over all triples of forty
-    orders. So a small n, for which luck varies most, has the most draws.
+    classes: (N, C), one-hot. An estimate: forty times the images are put in random order and cut
+    into groups of n; the mean share of a group's commonest class. A small n, for which luck varies
+    most, has the most groups.
     """
     numbers, place = n.unique(return_inverse=True)
     chance = torch.zeros(len(numbers), device=n.device)
@@ -1335,7 +1347,7 @@ def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
     cons      class consistency (NCL), %: of the images that a dimension is active on, the share of
               their commonest class
     adjusted  (cons − chance) / (1 − chance), % (ours); chance is the cons of as many random images
-              as the dimension is active on. Only of dimensions active on 0.1 % of the images
+              as the dimension is active on. Only of dimensions active on at least 0.1 % of all
     entropy   H_s (BayesNCL), nats: of a dimension's |z|, summed over each class
 
     Empty where there is one class or no live dimension.
@@ -1360,8 +1372,9 @@ def of_dimensions(z: Tensor, y: Tensor) -> dict[str, float]:
 def of_random_directions(h: Tensor, z: Tensor, y: Tensor) -> dict[str, float]:
     """`of_dimensions` of random directions of h (N, d) in the place of the dimensions of z (N, K).
 
-    Each is active on as many images as its dimension: those where it is largest. A baseline: the
-    dimensions of z are worth training only if they exceed it.
+    Each is active on as many images as its dimension: those where it is largest, h being centred
+    and its rows of norm 1. A baseline: the dimensions of z are worth training only if they exceed
+    it. The entropy does not compare: which images are active is known, but not how much.
     """
     n = (F.normalize(z).abs() > ACTIVE).sum(0)  # (K,)
     draw = torch.Generator().manual_seed(0)
@@ -1445,8 +1458,9 @@ OUT_OF_MEMORY = "allocate", "ALLOC_FAILED", "out of memory"  # of torch, numpy a
 
 
 def launch(main, *errors) -> None:
-    """Run a program's main(), under torchrun as one of its processes.
+    """Run a program's main(), under torchrun as one of its processes; only the first prints.
 
+    On GPUs float32 is float32 (no TF32), and cuDNN tries which of its algorithms is fastest.
     Bad input, errors of files and a lack of memory are one line and exit code 2; Ctrl-C is 130.
     errors: more exceptions that are one line
     """
@@ -1455,7 +1469,7 @@ def launch(main, *errors) -> None:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # a terminal may lack our Greek letters
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = False  # fp32 is float32
+    torch.backends.cudnn.allow_tf32 = False  # TF32 keeps 10 of float32's 23 bits
     torch.backends.cuda.matmul.allow_tf32 = False  # TORCH_ALLOW_TF32_CUBLAS_OVERRIDE turns it on
     try:
         if WORLD > 1:

@@ -101,7 +101,8 @@ def sliced_wasserstein(z, target, directions):
     z, target: (N, K), the rows of which are compared as two sets
     directions: (P, K), of norm 1
     """
-    assert z.shape == target.shape == (len(z), z.shape[-1]), (z.shape, target.shape)
+    assert z.ndim == 2, z.shape
+    assert z.shape == target.shape, (z.shape, target.shape)
     with torch.autocast(z.device.type, enabled=False):  # float32, whatever the caller's autocast
         of_z = directions.float() @ z.float().T  # (P, N), projections
         of_target = directions.float() @ target.float().T  # (P, N)
@@ -169,12 +170,12 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(argv)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
 
     model = LpJEPA(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
@@ -198,7 +199,7 @@ def main(argv=None):
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            v1, v2 = two_views(images, args.image_size, **view_settings)  # (N, 3, S, S) each
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1), (_, z2) = both(v1, v2)
             # Under torchrun each process has a part of the batch; the loss is of all parts.

@@ -85,7 +85,8 @@ def info_nce(v, t, temperature):
 
     v, t: (N, K), the embeddings of images and of their captions, not necessarily normalised.
     """
-    assert v.shape == t.shape == (len(v), v.shape[-1]), (v.shape, t.shape)
+    assert v.ndim == 2, v.shape
+    assert v.shape == t.shape, (v.shape, t.shape)
     with torch.autocast(v.device.type, enabled=False):  # float32, whatever the caller's autocast
         v = F.normalize(v.float(), dim=1, eps=EPS)
         t = F.normalize(t.float(), dim=1, eps=EPS)
@@ -142,7 +143,7 @@ class MMNCL(nn.Module):
 
     def forward(self, x, words=None):
         h = self.backbone(x)  # (N, d)
-        v = self.head(h).float()  # (N, K)
+        v = self.head(h).float()  # (N, K); σ₊ is computed in float32
         v = self.activation(v)  # v⁺
         if words is None:
             return h, v
@@ -152,7 +153,7 @@ class MMNCL(nn.Module):
     def read(self, words):
         """Numbers of words (N, L) → g (N, width), t⁺ (N, K)."""
         g = self.text(words)  # (N, width)
-        t = self.text_head(g).float()  # (N, K)
+        t = self.text_head(g).float()  # (N, K); σ₊ is computed in float32
         t = self.activation(t)  # t⁺
         return g, t
 
@@ -345,7 +346,7 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(argv)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args, unlabelled=False)
     if args.resume and args.classes:  # a copy; the file of that name may be another one by now
         args.classes = Path(args.resume, "classes.txt")
@@ -356,7 +357,7 @@ def main(argv=None):
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
 
     model = MMNCL(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
@@ -383,7 +384,7 @@ def main(argv=None):
         for step, (images, index) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            x = one_view(images, args.image_size, **views, flip=0.0)  # (N, 3, S, S)
+            x = one_view(images, args.image_size, **view_settings, flip=0.0)  # (N, 3, S, S)
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 _, v, _, t = net(x, words[index])
             # Under torchrun each process has a part of the batch; the loss is of all parts.

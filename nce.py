@@ -115,7 +115,7 @@ class NCE(nn.Module):
 
     def forward(self, x):
         h = self.backbone(x)  # (N, d)
-        f = self.head(h).float()  # (N, K)
+        f = self.head(h).float()  # (N, K); σ₊ is computed in float32
         f = self.activation(f)  # f₊
         return h, f, class_scores(f, self.class_weights())
 
@@ -156,12 +156,12 @@ def main(argv=None):
     if args.weights == "non-negative" and can_be_negative:
         wanted = "--loss nce and an activation that is never negative"
         raise common.BadInput(f"--weights non-negative needs {wanted}")
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args, unlabelled=False)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
 
     args.classes = len(data.classes.get("y", []))
     needed = "cross-entropy needs labels of two classes or more"
@@ -185,7 +185,7 @@ def main(argv=None):
         for step, (images, index) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            x = one_view(images, args.image_size, **views)  # (N, 3, S, S)
+            x = one_view(images, args.image_size, **view_settings)  # (N, 3, S, S)
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 _, f, logits = net(x)
             target = one_hot[labels[index]]  # (N, C)

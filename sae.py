@@ -335,7 +335,7 @@ def main(argv=None):
     if not args.resume:
         inherit(args)
     common.need(common.WORLD == 1, "one process is enough: start it without torchrun")
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # for the weights; run.epochs() seeds each epoch
     data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps

@@ -16,8 +16,7 @@ F64 = torch.float64  # so that every machine draws the same bytes
 
 # -------------------------------------------------------------------------------------- frequencies
 BACKGROUNDS = {"sky": 0.40, "grass": 0.25, "sand": 0.15, "water": 0.12, "night": 0.08}
-NO_BACKGROUNDS = dict.fromkeys(BACKGROUNDS, 0.0)
-UNSEEN = NO_BACKGROUNDS | {"tiles": 0.5, "fog": 0.5}  # two that no training image has
+UNSEEN = {"tiles": 0.5, "fog": 0.5}  # two that no training image has
 
 # ------------------------------------------------------------------------------------------- words
 SIZES = ["small", "large"]
@@ -194,7 +193,7 @@ def draw(
     captions     (N,) strings
 
     train, test: how many images
-    frequencies: those of the first backgrounds, in the order of TEXTURES
+    frequencies: of backgrounds, by name; of the others 0
     paired: the share of images whose background is not random: for object y it is (y + turn) mod 5
     """
     n = train + test
@@ -206,7 +205,7 @@ def draw(
         return torch.rand(*shape, 1, 1, generator=random, dtype=F64)
 
     y = torch.arange(n) % len(OBJECTS)
-    weights = torch.tensor(list(frequencies.values()), dtype=F64)
+    weights = torch.tensor([frequencies.get(name, 0.0) for name in TEXTURES], dtype=F64)
     background = torch.multinomial(weights, n, replacement=True, generator=random)
     if paired:
         chosen = rand(n).flatten() < paired

@@ -8,6 +8,7 @@
     z = head(h)            embedding (N, K), what the loss reads
     L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) )
     j: the other view of i's image;  N: images of the batch;  τ: temperature
+    --loss spectral is another loss, for ncl.py's theorem: skip it at first
 
 Chen, Kornblith, Norouzi, Hinton, "A Simple Framework for Contrastive Learning of Visual
 Representations", ICML 2020, arXiv 2002.05709, Eq. (1).
@@ -19,7 +20,7 @@ The recipe is that of the NCL authors (arXiv 2403.12459), as in BayesNCL's paper
 What to expect of the first command: a linear probe of 69 % (65 to 73 with other seeds), after 80
 seconds on two CPU cores with bf16, five minutes on two without.
 
-Where we differ from the paper, besides what common.py lists:
+Where we differ from the NCL authors' recipe, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
 2. The settings `shapes` and `default` are ours.
 """
@@ -67,7 +68,8 @@ def nt_xent(z1, z2, temperature):
 
     z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z = torch.cat([z1, z2]).float()  # (2N, K)
         z = F.normalize(z, dim=1, eps=EPS)
@@ -82,7 +84,8 @@ def spectral_loss(z1, z2):
 
     −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     n = len(z1)
     assert n > 1, "one image has no negatives"
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
@@ -139,12 +142,12 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(argv)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
 
     model = SimCLR(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
@@ -171,7 +174,7 @@ def main(argv=None):
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            v1, v2 = two_views(images, args.image_size, **view_settings)  # (N, 3, S, S) each
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1), (_, z2) = both(v1, v2)
             # Under torchrun each process has a part of the batch; the loss is of all parts.
@@ -187,7 +190,8 @@ def main(argv=None):
         run.end_epoch(log)
 
     if common.RANK == 0:
-        run.finish(*common.evaluate(model, data, args))
+        metrics, h, z = common.evaluate(model, data, args)
+        run.finish(metrics, h, z)
 
 
 if __name__ == "__main__":

@@ -76,7 +76,8 @@ def negative_cosine(p, z, stop_gradient=True):
     p, z: (N, K), predictions and what they shall predict, not necessarily normalised.
     stop_gradient: z gets no gradient (Eq. 3).
     """
-    assert p.shape == z.shape == (len(p), p.shape[-1]), (p.shape, z.shape)
+    assert p.ndim == 2, p.shape
+    assert p.shape == z.shape, (p.shape, z.shape)
     if stop_gradient:
         z = z.detach()
     with torch.autocast(p.device.type, enabled=False):  # float32, whatever the caller's autocast
@@ -171,12 +172,12 @@ def parser():
 
 def main(argv=None):
     args = parser().parse(argv)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
 
     model = SimSiam(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
@@ -204,7 +205,7 @@ def main(argv=None):
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, common.lr_share(step, total, warmup))
 
-            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            v1, v2 = two_views(images, args.image_size, **view_settings)  # (N, 3, S, S) each
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 (_, z1, p1), (_, z2, p2) = both(v1, v2)
             # Under torchrun each process has a part of the batch; the loss is of all parts.
@@ -220,7 +221,8 @@ def main(argv=None):
         run.end_epoch(log)
 
     if common.RANK == 0:
-        run.finish(*common.evaluate(model, data, args))
+        metrics, h, z = common.evaluate(model, data, args)
+        run.finish(metrics, h, z)
 
 
 if __name__ == "__main__":

@@ -165,7 +165,8 @@ def nt_xent(z1, z2, temperature):
 
     z1, z2: (N, K), the embeddings of two views of N images, not necessarily normalised.
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z = torch.cat([z1, z2]).float()  # (2N, K)
         z = F.normalize(z, dim=1, eps=EPS)
@@ -180,7 +181,8 @@ def byol_loss(p, t):
 
     p: predictions (N, K); t: targets (N, K), which get no gradient.
     """
-    assert p.shape == t.shape == (len(p), p.shape[-1]), (p.shape, t.shape)
+    assert p.ndim == 2, p.shape
+    assert p.shape == t.shape, (p.shape, t.shape)
     with torch.autocast(p.device.type, enabled=False):  # float32, whatever the caller's autocast
         p = F.normalize(p.float(), dim=1, eps=EPS)
         t = F.normalize(t.detach().float(), dim=1, eps=EPS)
@@ -199,7 +201,8 @@ def barlow_loss(z1, z2, lambd=5e-3):
 
     z1, z2: (N, K); C: (K, K), the cross-correlation of their dimensions over the batch.
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     assert len(z1) > 1, "one image has no correlation"
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z1 = standardise(z1.float())
@@ -217,7 +220,8 @@ def vicreg_loss(z1, z2, invariance=25.0, variance=25.0, covariance=1.0):
     variance     hinge of each standard deviation below 1, the mean over dimensions and views
     covariance   Σ_{i≠j} Cov_ij² / K, the sum over views
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     assert len(z1) > 1, "one image has no variance"
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z1 = z1.float()
@@ -251,7 +255,8 @@ def wmse_loss(z1, z2, size=128, splits=1):
     The mean over the batch and over `splits` ways to split it. A batch is in random order, so a
     fixed permutation splits it at random, in all processes alike. The ways are not independent.
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     golden = 0.618034  # the golden ratio − 1: its multiples modulo 1 scatter evenly over [0, 1)
     z = torch.stack([z1, z2])  # (2, N, K)
     row = torch.arange(len(z1), device=z1.device)
@@ -286,7 +291,8 @@ def swav_loss(z1, z2, prototypes, temperature=0.1):
     The guess is softmax(cos / τ); the mean over both directions and the batch.
     z1, z2: (N, K); prototypes: (P, K).
     """
-    assert z1.shape == z2.shape == (len(z1), z1.shape[-1]), (z1.shape, z2.shape)
+    assert z1.ndim == 2, z1.shape
+    assert z1.shape == z2.shape, (z1.shape, z2.shape)
     with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
         z1 = F.normalize(z1.float(), dim=1, eps=EPS)
         z2 = F.normalize(z2.float(), dim=1, eps=EPS)
@@ -599,14 +605,14 @@ def main(argv=None):
     args = parser(getattr(first_look, "base", "simclr")).parse(argv)
     sparse = args.head != "none" or not args.sparse_weight
     common.need(sparse, "--head none has no linear layer to make sparse: add --sparse-weight 0")
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args)
     steps = data.steps(args.batch_size)  # in an epoch
     total = args.epochs * steps
     warmup = args.warmup * steps
-    views = {name: getattr(args, name) for name in common.VIEWS}
+    view_settings = {name: getattr(args, name) for name in common.VIEWS}
     if args.order == "colour-crop":
-        views["view"] = colour_first
+        view_settings["view"] = colour_first
 
     model = SparseHead(args).to(args.device, memory_format=torch.channels_last)
     optimizer = optimizer_of(model, args)
@@ -643,7 +649,7 @@ def main(argv=None):
         for step, (images, _) in enumerate(batches, start=epoch * steps):
             common.set_lr(optimizer, lr_share(step))
 
-            v1, v2 = two_views(images, args.image_size, **views)  # (N, 3, S, S) each
+            v1, v2 = two_views(images, args.image_size, **view_settings)  # (N, 3, S, S) each
             with torch.autocast(images.device.type, torch.bfloat16, enabled=run.bf16):
                 outputs = both(v1, v2)  # z1, z2; with a target network p1, p2, t1, t2 too
             # Under torchrun each process has a part of the batch; the loss is of all parts.
