@@ -53,6 +53,11 @@ Partners by chance are given, too, each on as many images as the dimension that 
 mean of five draws: "rotated", the axes of the other z after a random rotation, and random images of
 it as directions. Where rotated axes are as good partners, z comes back and its axes do not.
 
+Distinct. Several dimensions may be active on the same images. Dimensions are counted as one where
+the Jaccard index of their lists, images of both over images of either, is 0.9 or more: going from
+the longest list to the shortest, a dimension joins the first group whose first member it is so
+alike, or begins one. interpret.json has the number of groups as distinct_dims.
+
 Other numbers, each a mean over the live dimensions or over the classes:
     H_s           entropy of a dimension's strength over the classes, in nats ([BayesNCL])
     F1, AP        how well a dimension tells its best class from the others: F1 of being active,
@@ -68,6 +73,7 @@ table as interpret.txt, interpret.json with all numbers, and dimensions.csv with
 dimension, in which shares are from 0 to 1. Older ones are replaced, and no file that is not ours.
     dimension                 its number, from 0, with a sign if there are +k and -k
     n, act, mean              images that it is active on, their share, mean strength over all
+    group                     the dimension that its group of alike lists begins with
     class, cons, entropy      the commonest class of its images, its share, H_s
     chance, adjusted          Cons. of as many random images, and adj.
     <family>_lead             adj. minus the mean of a family: directions_of_h, directions_of_z,
@@ -112,6 +118,7 @@ ORDERS = 2000  # random orders, whose mean is chance of more images; fewer where
 FAMILY = 1000  # orders of a family whose Cons. is compared, 200 at least and fewer where N > 10,000
 IN_CURVES = 10_000_000  # numbers in its curves, about
 ALIKE = 0.7  # partners of a larger correlation are counted
+SAME = 0.9  # Jaccard index of two lists of images: the dimensions count as one
 USUAL = 0.95  # a dimension stands out that is more consistent than this share of a family
 DRAWS = 5  # of each control
 LARGE = 2048  # of more live dimensions a sample is controlled, once
@@ -777,6 +784,49 @@ def correlation(a: Activations) -> float | None:
     return ((cosines.sum() - cosines.trace()) / pairs).item() if pairs else None
 
 
+# -------------------------------------------------------- which dimensions have the same images
+def incidence(a: Activations) -> Tensor:
+    """Which images activate each dimension: a sparse tensor (K, N) of ones."""
+    return sparse_matrix(a.dims, a.images, np.ones(len(a.dims), np.float32), (a.K, a.N))
+
+
+def meetings(rows: Tensor, b: Activations) -> np.ndarray:
+    """How many images activate both of two dimensions, (K_a, K_b); rows: incidence(a)."""
+    columns = torch.zeros(b.N, b.K)
+    columns[b.images, b.dims] = 1
+    return (rows @ columns).numpy()
+
+
+def jaccard(both: np.ndarray, n: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Images of both over images of either: both (K_a, K_b), n (K_a,), others (K_b,)."""
+    return both / (n[:, None] + others - both.astype(np.float64)).clip(1)
+
+
+def groups_of(a: Activations) -> np.ndarray:
+    """The dimension that each one's group begins with, (K,); -1 of a dead one.
+
+    Greedy: the longest list first, of equal ones the lower number, each dimension joins the first
+    group whose first member's list is the same as its own, Jaccard index >= SAME, or begins a
+    group. So all of a group are like its first member, which two of them need not be.
+    """
+    order = np.argsort(-a.n, kind="stable")[: np.count_nonzero(a.n)]
+    group = np.full(a.K, -1)
+    begins = np.zeros(a.K, bool)
+    for part in progress(pieces(len(order), a.N), "groups of dimensions"):
+        own = order[part]
+        before = order[: part.start]
+        # A list that is longer by more than this cannot be the same as any of these.
+        before = before[begins[before] & (SAME * a.n[before] <= a.n[own[0]])]
+        firsts = np.concatenate([before, own])
+        both = meetings(incidence(a.only(firsts)), a.only(own))
+        is_same = jaccard(both, a.n[firsts], a.n[own]) >= SAME  # (firsts, width)
+        for k, same in zip(own, is_same.T):
+            joins = firsts[same & begins[firsts]]
+            group[k] = joins[0] if len(joins) else k
+            begins[k] = not len(joins)
+    return group
+
+
 # ----------------------------------------------------- whether dimensions come back in another z
 @dataclass
 class Partners:
@@ -963,6 +1013,7 @@ class Embedding:
     features: np.ndarray | None = None  # (N, d), h, of which z was made
     images: np.ndarray | None = None  # (N, H, W, 3), (N, 3, H, W), (N, H, W); look.py: or files
     names: np.ndarray | None = None  # (N,), of the files of the images, for look.py
+    texts: np.ndarray | None = None  # (N,), where the rows of z are of texts and not of images
     title: str = ""
 
     def __post_init__(self):
@@ -976,6 +1027,11 @@ class Embedding:
         if not isinstance(self.labels, dict):
             self.labels = {"": self.labels}
         self.labels = check_embedding(self)
+
+    @property
+    def things(self):
+        """What the rows of z are of, in words."""
+        return "images" if self.texts is None else "rows"
 
     @property
     def N(self):
@@ -1004,7 +1060,8 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     rule: what counts as active, auto, nonzero or top:<share>
 
     columns, beside those of label_columns: n, images it is active on; act, their share of all;
-    mean, the sum of strengths on them, divided by the number of all; mono, mono_score.
+    mean, the sum of strengths on them, divided by the number of all; mono, mono_score; group,
+    groups_of, of which numbers has how many there are, distinct_dims.
     """
     a, rule = activations_of(e.z, rule)
     families = families_of(e.z, e.features) if controls else {}
@@ -1012,6 +1069,8 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     labels = prepare_labels(e.labels, families)
     columns, numbers = measure(a, labels, judge)
     numbers["corr"] = correlation(a)
+    columns["group"] = groups_of(a)
+    numbers["distinct_dims"] = len(np.unique(columns["group"][a.n > 0]))
     least, largest = ranges(e.z)
     numbers["constant_dims"] = int((is_constant(e.z) & ((least != 0) | (largest != 0))).sum())
     findings = Findings(a, rule, labels, columns, numbers, {})
@@ -1250,18 +1309,24 @@ def describe_activity(a: Activations, rule: str) -> str:
     return f"active: a {dimension} {part}{doubt if each < 10 else ''}"
 
 
+def worded(text: str, things: str) -> str:
+    """A text of this file, which says images, about "images" or "rows"."""
+    return text if things == "images" else text.replace("an image", "a row").replace("image", "row")
+
+
 def describe(e: Embedding, findings: Findings) -> str:
     """What was measured, in a few lines."""
     numbers = findings.numbers
     a = findings.activations
     live = numbers["live_dims"]
     active = describe_activity(a, findings.rule)
-    lines = [f"{e.title}: {e.N:,} images, {e.K:,} dimensions; {active}"]
+    lines = [f"{e.N:,} images, {e.K:,} dimensions; {active}"]
     dead = f"{a.K - live:,} dead {'half-' if a.halves else ''}dimensions"
     if numbers["constant_dims"]:
         dead += f" ({numbers['constant_dims']:,} equal on all images)"
     lines.append(f"{dead}, {numbers['rare_dims']:,} active on less than 0.1 % of the images")
     lines += describe_leads(numbers)
+    lines = [worded(line, e.things) for line in lines]
     if e.judge is None:
         lines.append("no MonoScore: it needs --features or --judge")
     else:
@@ -1269,15 +1334,15 @@ def describe(e: Embedding, findings: Findings) -> str:
     if live > LARGE:
         compared = f"{SAMPLE:,} of {live:,} live dimensions"
         lines.append(f"AP and Mono of controls: of {compared}, one draw; best F1 is not compared")
-    return "\n".join(lines)
+    return f"{e.title}: " + "\n".join(lines)
 
 
-def describe_partners(title: str, numbers: dict) -> str:
+def describe_partners(title: str, numbers: dict, things="images") -> str:
     """How well dimensions come back in the embedding of --beside, and by chance: three lines."""
     rows = {
         f"partners in {title}": "partners",
         "  in its axes rotated": "rotated",
-        "  in random images": "images_in_z",
+        f"  in random {things}": "images_in_z",
     }
     lines = []
     for text, key in rows.items():
@@ -1295,8 +1360,8 @@ def class_name(label: Label, place: int, names: dict[int, str]) -> str:
     return own if isinstance(own, str) else names.get(own, f"class {own}")
 
 
-def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
-    """The dimensions that tell a class best, one a line."""
+def tell_most(findings: Findings, names: dict[int, str], most=5, things="images") -> str:
+    """The dimensions that tell a class best, one a line. things: as in worded()."""
     columns = findings.columns
     if "f1" not in columns:
         return ""
@@ -1309,12 +1374,12 @@ def tell_most(findings: Findings, names: dict[int, str], most=5) -> str:
         n = columns["n"][k]
         size = label.sizes[best]
         hits = round(columns["f1"][k] * (n + size) / 2)  # F1 is 2 hits / (n + size)
-        line = f"  {dimension}: {hits:,} of its {n:,} images are {class_name(label, best, names)}"
+        line = f"  {dimension}: {hits:,} of its {n:,} {things} are {class_name(label, best, names)}"
         line += f", of which there are {size:,}"
         if "images_in_z_better" in columns:
             # 0.57 * 100 is a little less than 57
             better = math.floor(100 * columns["images_in_z_better"][k] + 1e-9)
-            line += f"; purer than {better} % of random images' neighbours"
+            line += f"; purer than {better} % of random {things}' neighbours"
         lines.append(line)
     return "\n".join(lines)
 
@@ -1340,6 +1405,9 @@ def write_csv(
         for key in prefix + "class", prefix + "best":
             places = findings.columns[key]
             texts[key] = [str(label.classes[place]) if place >= 0 else "" for place in places]
+    if "group" in texts:
+        named = findings.activations.name
+        texts["group"] = [named(k) if k >= 0 else "" for k in findings.columns["group"]]
     if names:
         best = findings.columns["best"]
         label = findings.labels[""]
@@ -1382,6 +1450,10 @@ def check_embedding(e: Embedding) -> dict[str, np.ndarray]:
             need(dense, f"{name} is sparse; features must be dense: save h.toarray()")
             check_numbers(h, name)
             need(len(h) == e.N, f"z has {e.N} rows, {name} has {len(h)}")
+    if e.texts is not None:
+        e.texts = np.asarray(e.texts)
+        need(e.texts.dtype.kind == "U", f"texts is {e.texts.dtype}; save np.asarray(texts, str)")
+        need(e.texts.shape == (e.N,), f"z has {e.N} rows, texts has shape {e.texts.shape}")
     if e.images is not None:
         images = np.shape(e.images)
         need(images[:1] == (e.N,), f"z has {e.N} rows, images has shape {images}")
@@ -1453,7 +1525,8 @@ def read_embedding(
 ) -> Embedding:
     """The embedding in a run's folder or in a file, with what other files hold of its images.
 
-    z: key "z", or the only matrix. y: key "y"; background: a second label; h: features; images.
+    z: key "z", or the only matrix. y: key "y"; background: a second label; h: features; images;
+    names, of image files; texts, a text for each row, which is then called a row and not an image.
     Without a judge the features judge. Raises BadInput for what is missing or cannot be used.
     """
     source = path
@@ -1471,7 +1544,7 @@ def read_embedding(
     if labels:
         own_labels[""] = choose_array(read_arrays(labels), "y", 1, labels, "the labels y")
     if not own_labels:
-        unread = {key: a for key, a in arrays.items() if key != "names"}
+        unread = {key: a for key, a in arrays.items() if key not in ("names", "texts")}
         others = [f"{key} {a.shape}" for key, a in unread.items() if len(a.shape) == 1]
         if others:
             print(f"{source} has no key y, so no labels; not read: {', '.join(others)}")
@@ -1494,6 +1567,7 @@ def read_embedding(
             features=h,
             images=arrays.get("images"),
             names=arrays.get("names"),
+            texts=arrays.get("texts"),
             title=path.resolve().name,
         )
         for what, a in ("z", e.z), ("h", e.features), (e.judge_name, e.judge):
@@ -1658,7 +1732,7 @@ def arrays_of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
     """Tensors as numpy arrays; bfloat16, which numpy lacks, as float32; sparse ones as Entries."""
     arrays = {}
     for key, tensor in tensors.items():
-        if key == "names" and isinstance(tensor, (list, tuple)):
+        if key in ("names", "texts") and isinstance(tensor, (list, tuple)):
             arrays[key] = np.array(tensor, str)
         if not isinstance(tensor, Tensor):  # an epoch, settings: what else a file may hold
             continue
@@ -1764,17 +1838,18 @@ def main(argv=None):
         need_same_images(e, other, args.beside)
     out = folder_for(args.source, args.out)
     make_folder(out, MARKS)
-    print(f"measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
+    print(f"measuring {e.K:,} dimensions on {e.N:,} {e.things} ...", flush=True)
     findings = interpret(e, args.active)
-    words = f"{describe(e, findings)}\n{tell_most(findings, names)}".rstrip()
+    words = f"{describe(e, findings)}\n{tell_most(findings, names, things=e.things)}".rstrip()
     more = {}
     compared = {}
     if args.beside:
         found, lists, compared = compare(findings.activations, other.z, args.active)
-        words = f"{describe_partners(other.title, compared)}\n\n{words}"
+        words = f"{describe_partners(other.title, compared, e.things)}\n\n{words}"
         more = partner_texts(found, lists)
         compared = {"beside": {"source": str(args.beside)} | compared}
-    text = f"{format_table(findings.numbers, findings.controls)}\n{LEGEND}\n\n{words}\n"
+    table = f"{format_table(findings.numbers, findings.controls)}\n{LEGEND}"
+    text = f"{worded(table, e.things)}\n\n{words}\n"
     record = {
         "source": str(args.source),
         "images": e.N,

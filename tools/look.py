@@ -8,17 +8,22 @@
     python tools/look.py runs/my-run runs/other    the first's page has all runs of the same images
     python tools/look.py embedding.npz --images images.npy --classes names.txt
     python tools/look.py latents.npz --labels y.npy --features h.npy --images folder/
+    python tools/look.py latents.npz --texts rows.txt      a line for each row, or a JSON string
 
-A file is what interpret.py reads: z (N, K), where you have them y, h and images. Without images the
-page has none. interpret.py says what counts as active and what the numbers mean. The image files of
-a folder are in the order of --names, else of `names` beside z, else of their sorted paths. Names
-may not lead out of the folder, by a link either; without names links in it are followed.
+A file is what interpret.py reads: z (N, K), where you have them y, h, images and texts. Without
+images the page has the texts, or neither. interpret.py says what counts as active and what the
+numbers mean. The image files of a folder are in the order of --names, else of `names` beside z,
+else of their sorted paths. Names may not lead out of the folder, by a link either; without names
+links in it are followed.
 
 To use look.py elsewhere, copy interpret.py, image_files.py and look.html with it. Runs also need
 run_folder.py, and common.py in the folder above.
 
 look.html            dimensions, images, and the words that tools/words.py found: one offline file
 dimensions.csv       interpret.py's numbers, a row for each dimension, the most active first
+
+The page has the numbers of all dimensions, and pictures of the 2,000 with the largest F1 for a
+class, else MonoScore, else mean activation; with --dims 500 --by n of the 500 with the largest n.
 
 tools/draw.py draws the papers' figures of a run.
 """
@@ -34,6 +39,7 @@ import math
 import os
 import shlex
 import sys
+import unicodedata
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,18 +67,21 @@ from torch import Tensor  # noqa: E402
 
 ASSETS = HERE.parent / "assets"
 # How much a page shows at most
-MOST = 2000  # dimensions, those of most interest
+DIMS = 2000  # dimensions with pictures, unless --dims says otherwise
 PICTURED = 20_000  # images, at random
 LARGEST = 64  # pixels of an image's side
+LETTERS = 500  # of a text
 CURVE = 300  # points of a curve at most: rounded to whole images, some coincide
+LISTED = 1_500_000  # images of all dimensions, about; of more each dimension's list is thinned
 # and of a dimension
-STRONGEST = 48  # images of the largest activations
-SPREAD = 40  # images evenly spread over all that activate it
+STRONGEST = 48  # images on a screen; of a thinned list the strongest so many are there
 PARTNERS = 8  # other dimensions that are active together with it
 BINS = 32  # bars of its histogram
 # and of an image
 TOP = 32  # dimensions that it activates most
 NEAR = 12  # nearest other images
+# and of a class
+TELLING = 10  # dimensions that tell it best
 # A command that lists the files of a folder by the numbers in their names.
 FILES = "glob.glob('**/*.*', root_dir='{}', recursive=True)"
 NUMBER = "re.sub('[0-9]+', lambda n: n[0].zfill(20), name)"  # 7 becomes 00000000000000000007
@@ -83,7 +92,15 @@ MARKS = {  # as interpret.MARKS
     "dimensions.csv": interpret.MARKS["dimensions.csv"],
     "look.html": b"'\">\n<title>look</title>",
 }
-KINDS = {"<f4": "Float32Array", "<i4": "Int32Array"}  # numpy's and JavaScript's names
+KINDS = {  # numpy's and JavaScript's names
+    "<f4": "Float32Array",
+    "<i4": "Int32Array",
+    "<u2": "Uint16Array",
+    "|u1": "Uint8Array",
+}
+# Columns of interpret.py: what --by may name of all embeddings, and of those with a label
+ORDERS = "n", "mean", "mono"
+OF_LABEL = "cons", "adjusted", "entropy", "f1", "ap", "images_in_z_better"
 
 
 @dataclasses.dataclass
@@ -99,7 +116,9 @@ class Source:
     names: dict[str, dict[int, str]]  # label's prefix -> {number of a class: its name}
     config: dict = dataclasses.field(default_factory=dict)  # of a run
     tiles: Tensor | None = None  # (P, 3, side, side), the images of the page
+    files: list[str] | None = None  # (P,), what they are called
     findings: interpret.Findings | None = None
+    kept: np.ndarray | None = None  # (D,), the dimensions with pictures, ascending
 
 
 # ---------------------------------------------------------------------------------- reading a run
@@ -334,18 +353,26 @@ def channels_last(images: np.ndarray, path: Path) -> np.ndarray:
 
 
 # ------------------------------------------------------------------------- what the page is made of
-def of_most_interest(findings: interpret.Findings) -> np.ndarray:
-    """The dimensions of the page, at most MOST, in the order of their numbers.
+def of_most_interest(findings: interpret.Findings, most=DIMS, by: str | None = None) -> np.ndarray:
+    """The live dimensions of which the page has pictures, at most so many, ascending.
 
-    With labels those with the largest F1 for any class of any of them; else with the largest
-    MonoScore, or without a judge the largest mean activation.
+    Those that are largest in the column `by`. Without it: with labels in F1 for any class of any of
+    them; else in MonoScore, or without a judge in mean activation.
     """
     columns = findings.columns
-    interest = columns.get("mono", columns["mean"])
-    if findings.labels:
+    interest = columns[by] if by else columns.get("mono", columns["mean"])
+    if findings.labels and not by:
         interest = np.fmax.reduce([columns[prefix + "f1"] for prefix in findings.labels])
     order = np.argsort(-np.nan_to_num(interest, nan=-np.inf), kind="stable")
-    return np.sort(order[:MOST])
+    order = order[columns["n"][order] > 0]
+    return np.sort(order[:most])
+
+
+def check_order(by: str, e: interpret.Embedding) -> None:
+    """BadInput unless --by names a column that this embedding will have."""
+    names = [name for name in ORDERS if name != "mono" or e.judge is not None]
+    names += [prefix + name for prefix in e.labels for name in OF_LABEL]
+    need(by in names, f"--by {by}: {e.title} has {', '.join(names)}")
 
 
 def random_images(N: int) -> np.ndarray:
@@ -364,95 +391,95 @@ def only_images(a: Activations, chosen: np.ndarray) -> Activations:
     return Activations(a.images[kept], a.values[kept], offsets, a.N)
 
 
-def places_shown(n: int) -> np.ndarray:
-    """Which places of a list of n images the page shows; -1: none, (STRONGEST + SPREAD,).
-
-    The strongest; then some evenly spread over all of them.
+def thinned(a: Activations) -> np.ndarray:
+    """The entries of a that the page lists: all, or of each dimension at most so many that there
+    are LISTED in all; then they are the strongest, and others evenly spread over its list.
     """
-    strongest = np.arange(min(n, STRONGEST))
-    spread = np.linspace(0, n - 1, min(n, SPREAD)).round().astype(int)
-    parts = []
-    for places, width in (strongest, STRONGEST), (spread, SPREAD):
-        parts.append(np.pad(places, (0, width - len(places)), constant_values=-1))
-    return np.concatenate(parts)
+    most = a.N
+    while most > STRONGEST and np.minimum(a.n, most).sum() > LISTED:
+        most //= 2
+    kept = []
+    for start, n in zip(a.start.tolist(), a.n.tolist()):
+        spread = np.linspace(0, n - 1, min(n, most)).round().astype(int)
+        kept.append(start + np.union1d(np.arange(min(n, STRONGEST)), spread))
+    return np.concatenate([np.zeros(0, int), *kept])
 
 
-def count_meetings(a: Activations) -> np.ndarray:
-    """How many images activate both of two dimensions, (K, K)."""
-    order = np.argsort(a.images, kind="stable")
-    images = a.images[order]
-    dims = a.dims[order]
-    both = torch.zeros(a.K, a.K)
-    width = 5000
-    for first in range(0, a.N, width):
-        begin, end = np.searchsorted(images, [first, first + width])
-        active = torch.zeros(width, a.K)
-        active[images[begin:end] - first, dims[begin:end]] = 1
-        both += active.T @ active
-    return both.numpy()
+def active_together(a: Activations, kept: np.ndarray) -> dict[str, np.ndarray]:
+    """For each of the kept dimensions (D,) the others of a that are active together with it.
 
-
-def partners(a: Activations) -> dict[str, np.ndarray]:
-    """For each dimension the others that are active together with it.
-
-    together   (K, PARTNERS) by images of both over images of either, the largest first; K: none
-    both       (K, PARTNERS) the images of both
+    together   (D, PARTNERS) by images of both over images of either, the largest first; K: none
+    both       (D, PARTNERS) the images of both
     """
-    n = a.n.astype(float)
-    both = count_meetings(a)
-    either = n[:, None] + n - both
-    share = both / either.clip(1)
-    np.fill_diagonal(share, 0)
-    together = np.argsort(-share, axis=1, kind="stable")[:, :PARTNERS]
-    meets = np.take_along_axis(share, together, 1) > 0
-    return {
-        "together": np.where(meets, together, a.K),
-        "both": np.take_along_axis(both, together, 1).astype(int),
-    }
+    rows = interpret.incidence(a)
+    found = {name: np.zeros((len(kept), min(PARTNERS, a.K)), int) for name in ("together", "both")}
+    for part in interpret.pieces(len(kept), max(a.N, a.K)):
+        own = kept[part]
+        both = interpret.meetings(rows, a.only(own))  # (K, width)
+        share = interpret.jaccard(both, a.n, a.n[own])
+        share[own, range(len(own))] = 0
+        order = np.argsort(-share.T, axis=1, kind="stable")[:, :PARTNERS]
+        meets = np.take_along_axis(share.T, order, 1) > 0
+        found["together"][part] = np.where(meets, order, a.K)
+        found["both"][part] = np.take_along_axis(both.T, order, 1)
+    return found
 
 
 def arrays_of_dimensions(
-    a: Activations, chosen: np.ndarray, labels: dict[str, interpret.Label]
+    a: Activations, kept: np.ndarray, chosen: np.ndarray, labels: dict[str, interpret.Label]
 ) -> dict[str, np.ndarray]:
-    """What the page shows of dimensions beside interpret.py's columns, K rows each.
+    """What the page shows of the kept dimensions of a, D, beside interpret.py's columns.
 
-    peak       its largest strength
-    shown      (K, STRONGEST + SPREAD) images, of places_shown among the chosen; N: none
-    value      their strengths
-    bins       (K, BINS) a histogram of its strengths
-    <prefix>count (K, C), its images of each class; what it is compared with; and `partners`
+    kept       (D,) which they are
+    peak       (D,) their largest strengths
+    seen       (D,) how many of the chosen images activate them
+    start      (D + 1,) where their lists begin, and where the last one ends
+    listed     the chosen images that activate them, the strongest first, as `thinned` has them
+    strength   of these, 255 is the dimension's peak
+    bins       (D, BINS) a histogram of its strengths
+    <prefix>count (D, C), its images of each class; and active_together()
     """
-    n = a.n
-    peak = np.zeros(a.K, np.float32)
-    peak[n > 0] = a.strengths[a.start[:-1][n > 0]]
-    share = a.strengths / peak[a.dims]
+    own = a.only(kept)
+    peak = own.strengths[own.start[:-1]]
+    share = own.strengths / peak[own.dims]
     bin_of_entry = (share * BINS).astype(int).clip(max=BINS - 1)
-    histogram = np.bincount(a.dims * BINS + bin_of_entry, minlength=a.K * BINS)
+    histogram = np.bincount(own.dims * BINS + bin_of_entry, minlength=own.K * BINS)
 
-    seen = only_images(a, chosen)
-    shown = []
-    value = []
-    for k in range(a.K):
-        entries = slice(seen.start[k], seen.start[k + 1])
-        places = places_shown(seen.n[k])
-        # places has -1 for "none", which as an index is the last: image N, of value 0, goes there.
-        images = np.append(seen.images[entries], a.N)
-        values = np.append(seen.strengths[entries], 0)
-        shown.append(images[places])
-        value.append(values[places])
-
+    seen = only_images(own, chosen)
+    places = thinned(seen)
+    dims = seen.dims[places]
     found = {
+        "kept": kept,
         "peak": peak,
-        "shown": np.stack(shown),
-        "value": np.stack(value),
-        "bins": histogram.reshape(a.K, BINS),
+        "seen": seen.n,
+        "start": interpret.offsets_of(np.bincount(dims, minlength=own.K)),
+        "listed": seen.images[places],
+        "strength": (255 * seen.strengths[places] / peak[dims]).round().astype(np.uint8),
+        "bins": histogram.reshape(own.K, BINS),
     }
     for prefix, label in labels.items():
-        counts = interpret.class_counts(a, label.y, len(label.classes))
+        counts = interpret.class_counts(own, label.y, len(label.classes))
         found[prefix + "count"] = counts.T
-        for name, values in compared_with(label, n.clip(1)).items():
-            found[prefix + name] = values
-    return found | partners(a)
+    return found | active_together(a, kept)
+
+
+def tell_best(a: Activations, label: interpret.Label) -> dict[str, np.ndarray]:
+    """The TELLING dimensions that tell each class best, by F1, (C, TELLING), and their hits."""
+    C = len(label.classes)
+    most = min(TELLING, a.K)
+    scores = np.zeros((C, 0))
+    dims = np.zeros((C, 0), int)
+    hits = np.zeros((C, 0), int)
+    for part in interpret.pieces(a.K, C):
+        few = a.only(part)
+        counts = interpret.class_counts(few, label.y, C)  # (C, width)
+        numbers = np.broadcast_to(np.arange(part.start, part.start + few.K), counts.shape)
+        scores = np.concatenate([scores, interpret.f1_scores(counts, label.sizes)], 1)
+        order = np.argsort(-scores, axis=1, kind="stable")[:, :most]
+        scores = np.take_along_axis(scores, order, 1)
+        dims = np.take_along_axis(np.concatenate([dims, numbers], 1), order, 1)
+        hits = np.take_along_axis(np.concatenate([hits, counts], 1), order, 1)
+    return {"telling": dims, "hits": hits}
 
 
 def compared_with(label: interpret.Label, n: np.ndarray) -> dict[str, np.ndarray]:
@@ -472,28 +499,28 @@ def compared_with(label: interpret.Label, n: np.ndarray) -> dict[str, np.ndarray
 
 
 def arrays_of_images(
-    e: interpret.Embedding, a: Activations, own: Activations, chosen: np.ndarray
+    e: interpret.Embedding, a: Activations, chosen: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """What the page shows of the chosen images, P rows each. own: the page's D of a's dimensions.
+    """What the page shows of the chosen images, P rows each.
 
-    dims       (P, TOP) the strongest of own that it activates, as places among them; D: none
+    dims       (P, TOP) the strongest dimensions that it activates; K: none
     size       (P, TOP) their values
-    actives    (P,) how many dimensions of a it activates
+    actives    (P,) how many it activates
     near       (P, NEAR) the nearest images by cosine in z, of a sparse z in the judge's features
     close      (P, NEAR) their cosines
     """
-    turned = interpret.Entries(own.dims, own.images, own.values, own.K, own.N)
+    turned = interpret.Entries(a.dims, a.images, a.values, a.K, a.N)
     lists = interpret.sort_by_dimension(turned).only(chosen)  # of each image its dimensions
-    top = lists.ranks < min(TOP, own.K)
+    top = lists.ranks < min(TOP, a.K)
     cells = lists.dims[top], lists.ranks[top]
-    dims = np.full((len(chosen), min(TOP, own.K)), own.K)
+    dims = np.full((len(chosen), min(TOP, a.K)), a.K)
     dims[cells] = lists.images[top]
     values = np.zeros(dims.shape, np.float32)
     values[cells] = lists.values[top]
     found = {
         "dims": dims,
         "size": values,
-        "actives": np.bincount(a.images, minlength=a.N)[chosen],
+        "actives": lists.n,
     }
     features = e.z
     if isinstance(e.z, interpret.Entries):
@@ -513,7 +540,7 @@ def arrays_of_images(
 def pack(arrays: dict[str, np.ndarray]) -> tuple[dict[str, list], str]:
     """{name: array} -> {name: [JavaScript's type, offset, length]}, and all in base64, compressed.
 
-    Floats and integers of 32 bits each.
+    Floats of 32 bits, integers of 32 or as few as they need.
     """
     where = {}
     parts = []
@@ -521,11 +548,29 @@ def pack(arrays: dict[str, np.ndarray]) -> tuple[dict[str, list], str]:
     for name, a in arrays.items():
         a = np.asarray(a)
         kind = "<f4" if a.dtype.kind == "f" else "<i4"
+        if a.dtype == np.uint8:
+            kind = "|u1"
+        elif kind == "<i4" and a.size and 0 <= a.min() and a.max() < 2**16:
+            kind = "<u2"
         where[name] = [KINDS[kind], at, a.size]
         part = a.astype(kind).tobytes()
+        part += bytes(-len(part) % 4)  # arrays of 32 bits begin at multiples of 4
         parts.append(part)
         at += len(part)
     return where, base64.b64encode(zlib.compress(b"".join(parts), 9)).decode()
+
+
+def shortened(text: str) -> str:
+    """A text as the page shows it: its first letters, with a space for what ends a line or is no
+    letter at all."""
+    kept = text[: LETTERS + 1]
+    kept = "".join(" " if unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") else c for c in kept)
+    return kept if len(text) <= LETTERS else kept[:LETTERS] + "…"
+
+
+def as_bytes(texts: list[str]) -> np.ndarray:
+    """Texts as the bytes of a JSON list, (bytes,) uint8."""
+    return np.frombuffer(json.dumps(texts).encode(), np.uint8)
 
 
 def make_sprites(images: Tensor, quality=85) -> tuple[dict[str, int], list[str]]:
@@ -561,41 +606,34 @@ def finite(numbers: dict) -> dict:
     return result
 
 
-def counts_of_curves(N: int) -> np.ndarray:
-    """The numbers of images at which the page draws curves: 1, ..., N, evenly on a log scale."""
-    return np.unique(np.geomspace(1, N, CURVE).round().astype(int))
+def counts_of_curves(sources: list[Source]) -> np.ndarray:
+    """The numbers of images for which the page knows what chance and families give.
 
-
-def facts_and_arrays(source: Source, chosen: np.ndarray) -> tuple[dict, dict[str, np.ndarray]]:
-    """What the page says of a run or file: facts, and arrays by their names."""
-    findings = source.findings
-    kept = of_most_interest(findings)
-    own = findings.activations.only(kept)
-    arrays = {name: column[kept] for name, column in findings.columns.items()}
-    arrays |= arrays_of_dimensions(own, chosen, findings.labels)
-    arrays |= arrays_of_images(source.embedding, findings.activations, own, chosen)
-    for prefix, label in findings.labels.items():
-        for name, curve in compared_with(label, counts_of_curves(own.N)).items():
-            arrays[f"{prefix}{name}_curve"] = curve
-    return facts_of(source, kept), arrays
-
-
-def arrays_of_partners(source: Source, other: Source) -> dict[str, np.ndarray]:
-    """The best partners of the page's D dimensions of a source among those of another one.
-
-    partner    (D,) their places among the other's
-    alike      (D,) the correlations
+    Those of the dimensions, and for the curves 1, ..., N, evenly on a log scale.
     """
-    pages = []
-    for one in source, other:
-        kept = of_most_interest(one.findings)
-        pages.append(one.findings.activations.only(kept))
-    found = interpret.partners(*pages)
-    return {"partner": found.of_first, "alike": found.r_first}
+    N = sources[0].embedding.N
+    counts = [np.geomspace(1, N, CURVE).round().astype(int)]
+    counts += [source.findings.activations.n for source in sources]
+    return np.setdiff1d(np.concatenate(counts), 0)
 
 
-def facts_of(source: Source, kept: np.ndarray) -> dict:
-    """What the page says of a run or file of which it has these dimensions."""
+def arrays_of(source: Source, chosen: np.ndarray, counts: np.ndarray) -> dict[str, np.ndarray]:
+    """What the page holds of a run or file: arrays by their names."""
+    findings = source.findings
+    a = findings.activations
+    columns = findings.columns
+    arrays = {name: columns[name] for name in (*ORDERS, "group") if name in columns}
+    arrays |= arrays_of_dimensions(a, source.kept, chosen, findings.labels)
+    arrays |= arrays_of_images(source.embedding, a, chosen)
+    for prefix, label in findings.labels.items():
+        own = {name: columns[prefix + name] for name in ("class", "best", *OF_LABEL)}
+        own |= tell_best(a, label) | compared_with(label, counts)
+        arrays |= {prefix + name: array for name, array in own.items()}
+    return arrays
+
+
+def facts_of(source: Source) -> dict:
+    """What the page says of a run or file."""
     e = source.embedding
     findings = source.findings
     a = findings.activations
@@ -605,8 +643,6 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
     if config:
         record = {key: config["record"].get(key) for key in OF_RECORD}
         words = config["words"]
-    if words:  # of +k, none of -k
-        words = [words[k] if k < len(words) else [] for k in kept]
     near = "z"
     if isinstance(e.z, interpret.Entries):
         near = e.judge_name
@@ -615,14 +651,14 @@ def facts_of(source: Source, kept: np.ndarray) -> dict:
         "dataset": config.get("dataset", ""),
         "K": a.K,
         "halves": a.halves,
-        "dims": [a.name(int(k)) for k in kept],
-        "top": min(TOP, len(kept)),
-        "partners": min(PARTNERS, len(kept)),
+        "top": min(TOP, a.K),
+        "together": min(PARTNERS, a.K),
         "metrics": finite(record | findings.numbers),
         "control": finite(findings.controls["images_in_z"]),
         "families": [name for name in interpret.FAMILIES if name in findings.controls],
         "about": interpret.describe(e, findings),
         "words": words,
+        "id": hashlib.sha256(a.images.tobytes() + a.start.tobytes()).hexdigest()[:16],
         "near": near,
         "is_run": bool(config),
     }
@@ -658,17 +694,26 @@ def make_page(sources: list[Source], command: str) -> str:
 
     Its arrays, where q is a label's place among the labels and r a source's among the sources:
     images      (P,) the numbers of the images that it shows
-    counts      the numbers of images at which it draws curves
+    files       what their files are called, as_bytes(), if there are files
+    texts       and their texts
+    counts      the numbers of images for which compared_with() says what they give
     label<q>    (N,) of each image the place of its class
     base<q>     (C,) the images of each class
-    <r><name>   a column of interpret.py, or what arrays_of_dimensions, arrays_of_images,
-                arrays_of_partners or, with "_curve" behind it, compared_with call so
+    <r>partner  (K,) of each dimension the best partner in the source beside it
+    <r>alike    (K,) and their correlation
+    <r><name>   a column of interpret.py, or what arrays_of_dimensions, arrays_of_images, tell_best
+                or compared_with call so
     """
     first = sources[0].embedding
     labels = sources[0].findings.labels
     chosen = random_images(first.N)
     tiles = sources[0].tiles
-    arrays = {"images": chosen, "counts": counts_of_curves(first.N)}
+    counts = counts_of_curves(sources)
+    arrays = {"images": chosen, "counts": counts}
+    if sources[0].files:
+        arrays["files"] = as_bytes(sources[0].files)
+    if first.texts is not None:
+        arrays["texts"] = as_bytes([shortened(text) for text in first.texts[chosen].tolist()])
     names = []
     for q, (prefix, label) in enumerate(labels.items()):
         arrays[f"label{q}"] = label.y
@@ -676,10 +721,13 @@ def make_page(sources: list[Source], command: str) -> str:
         names.append(class_names_on_page(label, prefix, class_names_of_first(sources, prefix)))
     facts = []
     for r, source in enumerate(sources):
-        fact, own = facts_and_arrays(source, chosen)
+        fact = facts_of(source)
+        own = arrays_of(source, chosen, counts)
         if len(sources) > 1:
             fact["beside"] = 0 if r else 1
-            own |= arrays_of_partners(source, sources[fact["beside"]])
+            other = sources[fact["beside"]].findings.activations
+            found = interpret.partners(source.findings.activations, other)
+            own |= {"partner": found.of_first, "alike": found.r_first}
         facts.append(fact)
         for name, array in own.items():
             arrays[f"{r}{name}"] = array
@@ -695,7 +743,8 @@ def make_page(sources: list[Source], command: str) -> str:
         "keys": list(labels),
         "opens": best_told(sources[0].findings),
         "runs": facts,
-        "shown": [STRONGEST, SPREAD],
+        "screen": STRONGEST,
+        "telling": TELLING,
         "near": min(NEAR, len(chosen) - 1),
         "bins": BINS,
         "tile": geometry,
@@ -736,6 +785,9 @@ def parser() -> argparse.ArgumentParser:
     add("--images", type=Path, help="a file with uint8 images, or a folder of image files")
     of_names = "the files in that folder, row by row: a text file, an .npz with names, split.csv"
     add("--names", type=Path, help=of_names)
+    add("--texts", type=Path, help="a file with the text of each row on a line of its own")
+    add("--dims", type=int, default=DIMS, help="how many dimensions have pictures")
+    add("--by", help="in which column of dimensions.csv these are the largest")
     active = "auto, nonzero or top:<share of images>"
     add("--active", default="auto", help=active)
     add("--data-root", help="folder of the data sets (default: the run's)")
@@ -794,7 +846,7 @@ def same_images(one: Source, other: Source) -> bool:
     """Whether two embeddings are of the same images, as far as labels and pictures tell."""
     a = one.embedding
     b = other.embedding
-    if a.N != b.N or a.labels.keys() != b.labels.keys():
+    if a.N != b.N or a.labels.keys() != b.labels.keys() or not np.array_equal(a.texts, b.texts):
         return False
     for prefix, y in a.labels.items():
         if not np.array_equal(y, b.labels[prefix]):
@@ -811,16 +863,31 @@ def give_images(sources: list[Source], path: Path, names: Path | None) -> None:
         need(len(images) == e.N, f"{source.path}: z has {e.N} rows, {path} has {len(images)}")
         same = names or not path.is_dir() or np.array_equal(e.names, first.names)
         need(same, f"{source.path} has other 'names' of its images: give --names, or show it alone")
-    tiles = read_squares(images, random_images(first.N))
+    chosen = random_images(first.N)
+    tiles = read_squares(images, chosen)
+    files = None
+    if path.is_dir():
+        files = [str(images[i].relative_to(path)) for i in chosen]
     for source in sources:
         source.tiles = tiles
+        source.files = files
 
 
-def measure(source: Source, rule: str) -> None:
+def give_texts(sources: list[Source], path: Path) -> None:
+    """The texts in this file, for all sources; BadInput where they do not fit."""
+    lines = interpret.lines_of(path)
+    for source in sources:
+        e = source.embedding
+        need(len(lines) == e.N, f"{source.path}: z has {e.N} rows, {path} has {len(lines)} lines")
+        e.texts = np.array(lines, object)  # else each is as large as the longest
+
+
+def measure(source: Source, args: argparse.Namespace) -> None:
     """Measure what was read: its findings, and their table as a file."""
     e = source.embedding
-    print(f"{e.title}: measuring {e.K:,} dimensions on {e.N:,} images ...", flush=True)
-    source.findings = interpret.interpret(e, rule)
+    print(f"{e.title}: measuring {e.K:,} dimensions on {e.N:,} {e.things} ...", flush=True)
+    source.findings = interpret.interpret(e, args.active)
+    source.kept = of_most_interest(source.findings, args.dims, args.by)
     names = source.names.get("", {})
     interpret.write_csv(source.folder / "dimensions.csv", source.findings, names)
 
@@ -843,6 +910,7 @@ def main(argv=None):
         need(path.exists(), f"{path} is not there")
     interpret.check_rule(args.active)
     need(args.images or not args.names, "--names names the files of --images, a folder")
+    need(args.dims > 0, f"--dims {args.dims}: give the number of dimensions with pictures")
 
     sources = []
     for path, folder in zip(args.sources, folders_for(args.sources, args.out)):
@@ -850,10 +918,14 @@ def main(argv=None):
         sources.append(read_source(path, folder, args))
     if args.images:
         give_images(sources, args.images, args.names)
+    if args.texts:
+        give_texts(sources, args.texts)
     for source in sources:
+        if args.by:
+            check_order(args.by, source.embedding)
         interpret.make_folder(source.folder, MARKS)
     for source in sources:
-        measure(source, args.active)
+        measure(source, args)
     for source in sources:
         shown = [source]
         if source is sources[0]:

@@ -154,6 +154,19 @@ def naive_cosines(values):
     return abs(unit.T @ unit) * ~np.eye(len(unit.T), dtype=bool)
 
 
+def naive_groups(active):
+    """Of each dimension the first before it whose images are the same, Jaccard index >= 0.9."""
+    lists = [set(np.flatnonzero(on).tolist()) for on in active.T]
+    group, firsts = np.full(len(lists), -1), []
+    for k in sorted(range(len(lists)), key=lambda k: (-len(lists[k]), k)):
+        for first in [*firsts, k]:
+            if lists[k] and 10 * len(lists[k] & lists[first]) >= 9 * len(lists[k] | lists[first]):
+                group[k] = first
+                firsts += [k] * (first == k)
+                break
+    return group
+
+
 def naive_findings(z, rule, labels, h, judge):
     """The rule, columns, the numbers of interpret.json, and those of each control."""
     rule, active, values = naive_activity(z, rule)
@@ -168,6 +181,8 @@ def naive_findings(z, rule, labels, h, judge):
         orders[name] = np.argsort(-along, 0).T
     columns, numbers, of_curves = naive_measure(active, values, labels, judge, orders)
     numbers["corr"] = naive_cosines(values).sum() / (live * (live - 1))
+    columns["group"] = naive_groups(active)
+    numbers["distinct_dims"] = len({*columns["group"]} - {-1})
     numbers["constant_dims"] = ((z.min(0) == z.max(0)) & (z[0] != 0)).sum()
     controls = collections.defaultdict(collections.Counter)
     for seed in 1, 2, 3, 4, 5:
@@ -280,6 +295,21 @@ def expected_table(numbers, controls):
     return rows
 
 
+@pytest.mark.parametrize("cells", [2**21, 100, 700], ids=["whole", "one by one", "in parts"])
+def test_groups_are_those_of_a_loop(monkeypatch, cells):
+    draw = np.random.default_rng(0)
+    kinds = draw.random((100, 12)) < draw.uniform(0, 0.7, 12)
+    active = np.concatenate([kinds, *(kinds ^ (draw.random((5, 100, 12)) < 0.02))], 1)
+    active[:, 70] = active[:, 71] = np.arange(100) < 10
+    active[9, 71] = False  # just alike enough
+    entries = interpret.active_entries(active.astype(np.float32))
+    monkeypatch.setattr(interpret, "CELLS", cells)
+    found = interpret.groups_of(interpret.sort_by_dimension(entries))
+    assert found.tolist() == naive_groups(active).tolist()
+    assert found[71] == 70
+    assert 12 < len({*found.tolist()}) < 72
+
+
 @pytest.mark.parametrize("cells", [2**21, 144], ids=["whole", "in parts"])
 @pytest.mark.parametrize("name", MEASURED)
 def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, cells):
@@ -322,6 +352,8 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
             own = IN_WORDS if "_" in key else case.classes
             own = [*map(str, ["ant", "bee", r"c\udce9"] if own is IN_BYTES else own), ""]
             assert texts == [own[c] for c in np.nan_to_num(column[order], nan=-1).astype(int)], key
+        elif key == "group":
+            assert texts == [[*names, ""][k] for k in column[order]]
         else:
             assert [float(text or "nan") for text in texts] == close(column[order]), key
 

@@ -73,34 +73,59 @@ def tiles_of_page(geometry, sheets):
 
 # ---- the oracle: what a page has to hold, in plain loops
 # So small a page that every limit leaves something out.
-PAGE_LIMITS = dict(MOST=10, PICTURED=50, STRONGEST=6, SPREAD=5, PARTNERS=3, TOP=4, NEAR=3)
+PAGE_LIMITS = dict(DIMS=10, PICTURED=50, STRONGEST=6, LISTED=100, PARTNERS=3, TOP=4, NEAR=3)
+PAGE_LIMITS |= dict(TELLING=3)
 
 
-def padded(images, width, none):
-    return images + [none] * (width - len(images))
+def thinned(lists, most):
+    """Of each list the strongest, and evenly spread ones, so that there are LISTED in all."""
+    while most > look.STRONGEST and sum(min(len(own), most) for own in lists) > look.LISTED:
+        most //= 2
+    found = []
+    for own in lists:
+        many = min(len(own), most)
+        places = {round(j * (len(own) - 1) / max(1, many - 1)) for j in range(many)}
+        places |= {*range(min(len(own), look.STRONGEST))}
+        found.append([own[place] for place in sorted(places)])
+    return found
 
 
-def dimensions_of_page(active, values, chosen):
-    """Arrays of dimensions, which show the chosen images."""
+def dimensions_of_page(active, values, kept, chosen):
+    """Arrays of the dimensions with pictures, which are among the chosen images."""
     N, K = active.shape
-    found = collections.defaultdict(list)
-    for k, (on, strength) in enumerate(zip(active.T, abs(values).T)):
-        peak = strength.max()
-        listed = [i for i in np.argsort(-strength, kind="stable") if on[i] and i in chosen]
-        many = min(len(listed), look.SPREAD)
-        spread = [listed[round(j * (len(listed) - 1) / max(1, many - 1))] for j in range(many)]
-        shown = padded(listed[: look.STRONGEST], look.STRONGEST, N)
-        shown += padded(spread, look.SPREAD, N)
-        found["peak"].append(peak)
-        found["shown"].append(shown)
-        found["value"].append(np.append(strength, 0)[shown])  # image N is none
-        found["bins"].append(np.histogram(strength[on] / peak, look.BINS, (0, 1))[0])
+    strengths = abs(values)
+    lists = []
+    found = {"bins": [], "together": [], "both": []}
+    for k in kept:
+        on, strength = active[:, k], strengths[:, k]
+        order = np.argsort(-strength, kind="stable")
+        lists.append([i for i in order if on[i] and i in chosen])
+        found["bins"].append(np.histogram(strength[on] / strength.max(), look.BINS, (0, 1))[0])
         meetings = active[on].sum(0)
-        share = meetings / (on | active.T).sum(1).clip(1)
+        share = meetings / (on[:, None] | active).sum(0).clip(1)
         share[k] = 0
         together = np.argsort(-share, kind="stable")[: look.PARTNERS]
         found["together"].append([o if share[o] > 0 else K for o in together])
         found["both"].append(meetings[together])
+    peak = strengths[:, kept].max(0)
+    listed = thinned(lists, N)
+    found |= {"kept": kept, "peak": peak, "seen": [len(own) for own in lists]}
+    found["start"] = np.cumsum([0] + [len(own) for own in listed])
+    found["listed"] = sum(listed, [])
+    shares = [strengths[own, k] / peak[j] for j, (k, own) in enumerate(zip(kept, listed))]
+    found["strength"] = np.round(255 * np.concatenate([*shares, []]))
+    return found
+
+
+def telling_of_page(active, label):
+    """The dimensions that tell each class best, by F1, and their hits."""
+    found = collections.defaultdict(list)
+    for c in range(len(label.classes)):
+        hits = active[label.y == c].sum(0)
+        f1 = 2 * hits / (active.sum(0) + (label.y == c).sum())
+        order = np.argsort(-f1, kind="stable")[: look.TELLING]
+        found["telling"].append(order)
+        found["hits"].append(hits[order])
     return found
 
 
@@ -154,40 +179,42 @@ def images_of_page(values, chosen, features, near):
 
 
 def source_on_page(e, findings, rule, arrays, r):
-    """The arrays of source r, the names of its dimensions, and how many it has in all."""
+    """The arrays of source r, and how many dimensions it has."""
     features = e.judge if isinstance(e.z, interpret.Entries) else e.z
     _, active, values = naive_activity(dense(e.z).astype(float), rule)
     columns = findings.columns
     interest = [columns[f"{prefix}f1"] for prefix in findings.labels]
     interest = np.max(interest or [np.nan_to_num(columns.get("mono", columns["mean"]), nan=-9)], 0)
-    kept = np.sort(np.argsort(-interest, kind="stable")[: look.MOST])
+    order = np.argsort(-interest, kind="stable")
+    kept = np.sort(order[columns["n"][order] > 0][: look.DIMS])
     chosen = arrays["images"]
     near = arrays.get(f"{r}near", np.zeros(0)).reshape(len(chosen), -1)
-    found = {name: column[kept] for name, column in columns.items()}
-    found |= dimensions_of_page(active[:, kept], values[:, kept], set(chosen.tolist()))
-    found |= images_of_page(values[:, kept], chosen, features, near)
+    found = {name: columns[name] for name in ("n", "mean", "mono", "group") if name in columns}
+    found |= dimensions_of_page(active, values, kept, set(chosen.tolist()))
+    found |= images_of_page(values, chosen, features, near)
     found["actives"] = active[chosen].sum(1)
-    n = active[:, kept].sum(0).clip(1)
     orders = orders_of_page(e)
     for prefix, label in findings.labels.items():
         classes = np.arange(len(label.classes))
-        counts = arrays["counts"].astype(int)
-        found[f"{prefix}count"] = active[:, kept].T.astype(int) @ (label.y[:, None] == classes)
-        for name, values in compared_on_page(label, orders, n).items():
-            found[prefix + name] = values
-        for name, values in compared_on_page(label, orders, counts).items():
-            found[f"{prefix}{name}_curve"] = values
-    names = [str(k) for k in kept]
-    if active.shape[1] > e.K:
-        names = [f"+{k}" if k < e.K else f"-{k - e.K}" for k in kept]
-    return found, names, active.shape[1]
+        own = {name: columns[prefix + name] for name in ("class", "best", *look.OF_LABEL)}
+        own["count"] = active[:, kept].T.astype(int) @ (label.y[:, None] == classes)
+        own |= telling_of_page(active, label)
+        own |= compared_on_page(label, orders, arrays["counts"].astype(int))
+        found |= {prefix + name: array for name, array in own.items()}
+    return found, active.shape[1]
 
 
-def strengths_on_page(e, fact, rule):
-    """The strengths of the dimensions of a page, (N, D)."""
-    _, _, values = naive_activity(dense(e.z).astype(float), rule)
-    kept = [abs(int(name)) + e.K * name.startswith("-") for name in fact["dims"]]
-    return abs(values[:, kept])
+def partners_on_page(e, other, rule, partner):
+    """The partner of each dimension of e in another embedding, and their correlation.
+
+    partner: those of the page
+    """
+    ours, theirs = (abs(naive_activity(dense(one.z).astype(float), rule)[2]) for one in (e, other))
+    r = naive_correlations(ours, theirs)
+    _, best = naive_partners(r)
+    alike = r[range(len(best)), best]
+    equal = np.isclose(r[range(len(best)), partner], alike, atol=1e-9)  # of equal ones any
+    return np.where(equal, partner, best), alike
 
 
 # ---- the sources
@@ -262,10 +289,10 @@ PAGES_LOOKED_AT = {
 }
 
 
-def facts_on_page(e, findings, names, K, case):
+def facts_on_page(e, findings, K, case):
     """What a page says of a run or file."""
-    fact = dict(name=e.title, K=K, halves=K > e.K, dims=names, is_run=False, dataset="")
-    fact |= dict(top=min(look.TOP, len(names)), partners=min(look.PARTNERS, len(names)))
+    fact = dict(name=e.title, K=K, halves=K > e.K, is_run=False, dataset="")
+    fact |= dict(top=min(look.TOP, K), together=min(look.PARTNERS, K))
     fact |= dict(about=interpret.describe(e, findings), words=None)
     fact |= dict.fromkeys(("command", "commit", "date"), "not noted")
     spaces = "z" if e.features is None else "hz"
@@ -281,7 +308,7 @@ def facts_on_page(e, findings, names, K, case):
         numbers = numbers | {key: last[key] for key in ("epochs", "background_lp1")}
         if "y.npy" not in case.files:  # the record's probe is of its own
             numbers["lp1"] = last["lp1"]
-            fact["words"] = [[[f"w{k}", int(k)]] if int(k) < 200 else [] for k in names]
+            fact["words"] = [[[f"w{k}", k]] for k in range(200)]
     defined = {key: value for key, value in numbers.items() if value is not None}
     control = findings.controls["images_in_z"]
     control = {key: value for key, value in control.items() if value is not None}
@@ -321,7 +348,11 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
     assert np.diff(chosen.astype(int)).min() > 0
     assert len(chosen) == min(e.N, look.PICTURED)
     assert chosen[-1] >= min(e.N - 1, look.PICTURED)  # not the first ones
-    counts = sorted({round(e.N ** (j / (look.CURVE - 1))) for j in range(look.CURVE)})
+    counts = {round(e.N ** (j / (look.CURVE - 1))) for j in range(look.CURVE)}
+    for _, findings in measured:
+        counts |= {*findings.activations.n.tolist()} - {0}
+    counts = sorted(counts)
+    e, findings = measured[0]
     expected = {"images": chosen, "counts": counts}
     scores = []  # the label that most is said about opens
     for q, (prefix, label) in enumerate(findings.labels.items()):
@@ -330,23 +361,26 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
         scores.append(findings.numbers[f"{prefix}adjusted"] or 0)
     facts = []
     for r, (e, findings) in enumerate(measured):
-        own, names, K = source_on_page(e, findings, case.rule, arrays, r)
+        own, K = source_on_page(e, findings, case.rule, arrays, r)
         expected |= {f"{r}{key}": array for key, array in own.items()}
-        facts.append(facts_on_page(e, findings, names, K, case))
+        facts.append(facts_on_page(e, findings, K, case))
     if len(measured) == 2:
         for r, other in (0, 1), (1, 0):
             facts[r]["beside"] = other
-            strengths = [strengths_on_page(measured[i][0], facts[i], case.rule) for i in (r, other)]
-            _, best = naive_partners(naive_correlations(*strengths))
-            alike = naive_correlations(*strengths)[range(len(best)), best]
-            expected |= {f"{r}partner": best, f"{r}alike": alike}
+            two = measured[r][0], measured[other][0]
+            found = partners_on_page(*two, case.rule, arrays[f"{r}partner"])
+            expected |= {f"{r}partner": found[0], f"{r}alike": found[1]}
     assert arrays.keys() == expected.keys()
     for key, array in expected.items():
-        np.testing.assert_allclose(arrays[key], np.ravel(array), 1e-5, 1e-6, err_msg=key)
+        atol = 1 if key.endswith("strength") else 1e-6  # it is rounded
+        np.testing.assert_allclose(arrays[key], np.ravel(array), 1e-5, atol, err_msg=key)
     tile = meta.pop("tile")
     opens = int(np.argmax(scores)) if scores else 0
     told = dict(keys=list(findings.labels), labels=[*case.classes], opens=opens, runs=facts)
-    limits = dict(N=e.N, shown=[look.STRONGEST, look.SPREAD], near=look.NEAR, bins=look.BINS)
+    limits = dict(N=e.N, screen=look.STRONGEST, near=look.NEAR, bins=look.BINS)
+    limits["telling"] = look.TELLING
+    ids = {run.pop("id") for run in meta["runs"]}  # own names of dimensions are kept by it
+    assert len(ids) == len(facts)
     assert meta == told | limits | dict(command=shlex.join(["python", "tools/look.py", *argv]))
     images = case.images
     if case.sources == "run":
@@ -497,6 +531,47 @@ def test_tiles_are_not_the_first_images_size(tmp_path, monkeypatch):
     assert tiles.mean((1, 2)) == pytest.approx([0, 50, 100, 150, 200], abs=3)
 
 
+TEXTS = {  # texts of a file or beside z of two rows; the page's, or words of a refusal
+    "lines": ("a\n<b>", None, ["a", "<b>"]),
+    "JSON": ('"a\\nb\\u0000"\n"\\udce9"', None, ["a b ", " "]),
+    "long": ("x" * 600 + "\n" + "y" * 500, None, ["x" * 500 + "…", "y" * 500]),
+    "beside z": (None, ["a", "b"], ["a", "b"]),
+    "too few": ("a", None, "z has 2 rows; has 1 lines"),
+    "too many, beside z": (None, ["a", "b", "c"], "z has 2 rows; shape (3,)"),
+    "numbers": (None, [1, 2], "texts is int64"),
+    "no UTF-8": (b"\xff\n", None, "is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize("lines, beside, expected", TEXTS.values(), ids=TEXTS)
+def test_rows_have_their_own_texts(tmp_path, monkeypatch, capsys, lines, beside, expected):
+    monkeypatch.chdir(tmp_path)
+    write_files(".", {"z.npz": dict(z=np.eye(2)) | ({"texts": beside} if beside else {})})
+    command = "look.py z.npz --out page"
+    if lines is not None:
+        write_files(".", {"t.txt": lines})
+        command += " --texts t.txt"
+    if isinstance(expected, str):
+        message = refusal(command)
+        assert all(words in message for words in expected.split("; ")), message
+        return
+    run_program(command)
+    meta, arrays, _ = page_parts(Path("page/look.html").read_text(encoding="utf-8"))
+    assert json.loads(arrays["texts"].tobytes()) == expected
+    assert "z.npz: 2 rows, 2 dimensions" in meta["runs"][0]["about"]
+    assert "image" not in capsys.readouterr().out
+
+
+def test_dimensions_with_pictures_are_the_largest(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(".", {"z.npz": dict(z=sparse_z(40), y=KIND_OF)})
+    run_program("look.py z.npz --out page --dims 7 --by mean")
+    table = np.genfromtxt("page/dimensions.csv", delimiter=",", names=True)
+    _, arrays, _ = page_parts(Path("page/look.html").read_text(encoding="utf-8"))
+    assert arrays["0kept"].tolist() == sorted(table["dimension"][:7])
+    assert "z.npz has n, mean, cons" in refusal("look.py z.npz --by mono")
+
+
 def names_of(config, *args, **options):
     return look.class_names_of_run(Path("run"), config, *args, **options)[""]
 
@@ -594,7 +669,7 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
     near = live["images_in_z_better"].round(6)
     both = tmp_path / "both"
     run_program("look.py", run_of("ncl"), run_of("lpjepa"), "--out", both)
-    compared, partners, _ = page_parts((both / "ncl/look.html").read_text(encoding="utf-8"))
+    _, partners, _ = page_parts((both / "ncl/look.html").read_text(encoding="utf-8"))
     meta, arrays, _ = page_parts((tmp_path / "look.html").read_text(encoding="utf-8"))
     numbers = meta["runs"][0]["metrics"]
     last = records(run_of("ncl"))[-1]
@@ -612,6 +687,14 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
             return page.inner_text("main")
 
         def cards():
+            page.evaluate("""async () => {
+              while (built < found().length) {
+                scrollTo(0, 1e9);
+                await new Promise(requestAnimationFrame);
+              }
+              scrollTo(0, 0);  // what is out of sight has no text
+              await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+            }""")
             return page.eval_on_selector_all(".card", "all => all.map(card => +card.dataset.k)")
 
         text = show("label=0")
@@ -619,7 +702,7 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
             assert f"{round(last[key], 1):.1f} %" in text
         assert f"{numbers['images_in_z_above']} of {numbers['images_in_z_possible']} that" in text
         columns = {key: live[key] for key in ("cons", "f1", "act")}
-        columns |= {"above": better, "entropy": -live["entropy"]}
+        columns |= {"purer": better, "entropy": -live["entropy"], "n": live["n"]}
         for key, column in columns.items():
             page.select_option("#sort", key)
             value = dict(zip(live["dimension"], -column))
@@ -629,6 +712,7 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         more = "of random images’ neighbours"
         assert texts == [f"purer than {purer[k]:.0f} % {more}" for k in cards()]
         k = cards()[0]
+        of_counts = np.searchsorted(arrays["counts"], arrays["0n"])  # of each dimension
         n, size = arrays["0n"][k], arrays["base0"][int(arrays["0best"][k])]
         limit = page.evaluate("x => about(x)", 2 * min(n, size).item() / (n + size).item())
         assert f"at most {limit}" in page.inner_text(".card")
@@ -636,13 +720,13 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         assert page.evaluate(shares) == ["94 %", "95 %", "99 %", "100 %"]
         lefts = "all => all.map(mark => parseFloat(mark.style.left))"
         marks = page.eval_on_selector_all(".card u.images", lefts)
-        assert marks == pytest.approx(100 * arrays["0images_in_z"][cards()], abs=0.06)
-        show("label=0&find=above>=95")
+        assert marks == pytest.approx(100 * arrays["0images_in_z"][of_counts[cards()]], abs=0.06)
+        show("label=0&find=purer>=95")
         assert len(cards()) == sum(better >= 0.95) == numbers["images_in_z_above"]
         least = next(
             x for x in np.arange(0.01, 1, 0.01).round(2) if x in near and np.float32(x) < x
         )
-        show(f"label=0&find=above>={100 * least:.0f}")  # the page's float32 is a little less
+        show(f"label=0&find=purer>={100 * least:.0f}")  # the page's float32 is a little less
         assert len(cards()) == sum(better >= least)
         reason = "– too many neighbour lists are as pure as can be"
         assert (reason in show("label=1")) == (numbers["background_images_in_z_possible"] == 0)
@@ -654,8 +738,9 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
                 assert colour in curve.get_attribute("style")
                 points = curve.get_attribute("points").split()
                 y = np.array([float(point.split(",")[1]) for point in points])
-                share = arrays[f"0{name}_{space}_curve"]  # 1 of one image
-                expected = y[0] + (y[-1] - y[0]) * np.log(share) / np.log(share[-1])
+                places = page.evaluate("places_between(range_of_counts(live(0)))")
+                share = np.log(arrays[f"0{name}_{space}"][places])
+                expected = np.interp(share[::-1], share[[-1, 0]], y[[-1, 0]])[::-1]
                 assert y == pytest.approx(expected, abs=0.2)
         show("label=0")
         first, second = cards()[:2]
@@ -669,7 +754,8 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
             "images_in": "neighbours of random images in",
         }
         for name in meta["runs"][0]["families"]:
-            own = [arrays[f"0{name}{end}"][second].item() for end in ("", "_low", "_high")]
+            ends = [arrays[f"0{name}{end}"] for end in ("", "_low", "_high")]
+            own = [end[of_counts[second]].item() for end in ends]
             mean, low, high = page.evaluate("shares => shares.map(x => percent(x))", own)
             title = f"{titles[name[:-2]]} {name[-1]}"
             assert f"{title} {mean} 5 to 95 %: {low} to {high}" in " ".join(text.split())
@@ -685,16 +771,23 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         pixels = np.reshape(page.eval_on_selector("canvas", script), (-1, 4))[:, :3]
         image = shapes.draw(240, 100)["x_test"][7]
         assert pixels.mean(0) == pytest.approx(image.mean((1, 2)), abs=3)
-        for address in "all", "dim=0", "image=7", "class=1", "dim=x&run=7", "find=xyz":
+        bad = (
+            "dim=x&run=7",
+            "find=xyz",
+            "dim=0&of=-1&page=9999999",
+            "dim=<img src=x>&of=constructor",
+        )
+        for address in "all", "dim=0", "image=7", "class=1", *bad:
             assert len(show(address, 390)) > 10
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), address
 
         show("sort=alike", folder=both / "ncl")
-        alike = dict(zip(map(int, compared["runs"][0]["dims"]), partners["0alike"]))
+        alike = partners["0alike"]
         shown = cards()
         assert [alike[k] for k in shown] == sorted([alike[k] for k in shown], reverse=True)
-        place = compared["runs"][0]["dims"].index(str(shown[0]))
-        other = compared["runs"][1]["dims"][int(partners["0partner"][place])]
+        other = page.evaluate(
+            "([u, k]) => name_at(runs[u], k)", [1, int(partners["0partner"][shown[0]])]
+        )
         assert f"{shown[0]} ↔ {other}" in page.inner_text(".card")
         page.click(".card")
         page.click(f"text='{other}'")
@@ -702,3 +795,118 @@ def test_a_page_leads_to_every_dimension_and_image(run_of, tmp_path):
         show("sort=alike&up=1", folder=both / "ncl")
         assert cards()[0] == shown[-1]
     assert all(what.startswith("file:") for what in heard)
+
+
+NAMES = ["7", "17", 'a "b" c', "<b>cat</b>", "half disc"]
+SEARCHES = {  # what is typed, which dimensions it finds: k, their class c, their images n
+    "7": lambda k, c, n: k == 7,
+    '"7"': lambda k, c, n: c == 0,
+    '"half disc"': lambda k, c, n: c == 4,
+    "half disc": lambda k, c, n: c == 4,
+    "cat or disc": lambda k, c, n: c >= 3,
+    "not cat": lambda k, c, n: c != 3,
+    "n<6 not 7": lambda k, c, n: (n < 6) & (c > 1),
+    "n < 6": lambda k, c, n: n < 6,
+    "n>=6 or cat": lambda k, c, n: (n >= 6) | (c == 3),
+    "n<": lambda k, c, n: n > 0,
+    "act>10%": lambda k, c, n: n > 5,
+    "number<3": "there is no “number”",
+    "n<x": "“x” is no number",
+}
+
+
+@pytest.mark.slow
+def test_a_page_does_what_is_asked(tmp_path):
+    driver = pytest.importorskip("playwright.sync_api").sync_playwright
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no Chromium on the PATH")
+    y = np.arange(50) % 5
+    k = np.arange(100)
+    n = 3 + k // 5 % 4  # of ten images of its class; those of one class and number are alike
+    z = (y[:, None] == k % 5) & (np.arange(50)[:, None] // 5 < n)
+    z = z.astype(np.float32) * (1 + np.arange(50)[:, None])
+    z[:, 90:] = 0
+    evil = '<img src=x onerror="alert(1)">'
+    texts = [evil, "\u202e\0\x1b[31m", "x" * 100_000, *["an image"] * 47]
+    write_files(tmp_path, {"z.npz": dict(z=z, y=y), "t.txt": "\n".join(map(json.dumps, texts))})
+    (tmp_path / "names.txt").write_text("\n".join(NAMES))
+    flags = ["--classes", tmp_path / "names.txt", "--texts", tmp_path / "t.txt"]
+    run_program("look.py", tmp_path / "z.npz", "--out", tmp_path, "--dims", 60, "--by", "n", *flags)
+    meta, arrays, _ = page_parts((tmp_path / "look.html").read_text(encoding="utf-8"))
+    heard = []
+    with driver() as start:
+        browser = start.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        page = browser.new_page(viewport=dict(width=1440, height=900))
+        for event in ("console", "pageerror", "dialog", "request"):
+            page.on(event, lambda what: heard.append(str(getattr(what, "url", what))))
+
+        def until(condition):  # the page's policy forbids wait_for_function
+            for _ in range(600):
+                if page.evaluate(condition):
+                    return
+                page.wait_for_timeout(50)
+            raise AssertionError(condition)
+
+        page.goto((tmp_path / "look.html").as_uri())
+        page.wait_for_selector("html[data-ready]", state="attached")
+        live = k < 90
+        for typed, wanted in SEARCHES.items():
+            page.fill("#find", typed)
+            until(f"(S.find || '') == {json.dumps(typed)}")
+            found = page.evaluate("found().map(d => d.k)")
+            if isinstance(wanted, str):
+                assert found == []
+                assert wanted in page.inner_text(".cards")
+            else:
+                assert sorted(found) == np.flatnonzero(live & wanted(k, k % 5, n)).tolist(), typed
+        page.fill("#find", "")
+        page.check("#distinct")
+        assert page.locator(".card").count() == meta["runs"][0]["metrics"]["distinct_dims"] == 20
+        assert "and 4 like it" in page.inner_text(".cards")
+        with page.expect_download() as waiting:
+            page.click("#csv")
+        rows = Path(waiting.value.path()).read_text().splitlines()
+        assert len(rows) == 21
+
+        page.focus(".chart canvas")
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        assert page.url.endswith(f"#dim={page.evaluate('S.dim')}&distinct=1")
+        kept, without = arrays["0kept"].tolist(), sorted({*range(90)} - {*arrays["0kept"].tolist()})
+        page.evaluate("k => go({dim: k})", without[0])
+        until("document.title.startsWith('dim')")
+        assert "has pictures of 60 dimensions" in " ".join(page.inner_text("main").split())
+        page.evaluate("go({dim: 95})")
+        until("S.dim == '95'")
+        assert "is dead: no row activates it" in page.inner_text("main")
+        first = next(k for k in kept if k % 5 == 0 and n[k] == 6)
+        page.evaluate("k => go({dim: k})", first)
+        until(f"S.dim == '{first}'")
+        page.select_option("#of", "missed")
+        missed = page.evaluate("shown(opened_dimension(), 0).map(([i]) => i)")
+        assert missed == [i for i in range(50) if y[i] == 0 and z[i, first] == 0]
+        page.fill("#own", f"={evil}")
+        page.press("#own", "Tab")
+        page.reload()
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert page.input_value("#own") == f"={evil}"
+        assert f"'={evil}".replace('"', '""') in page.evaluate("csv_of(live(0))")
+        for i in range(3):
+            page.evaluate("i => go({image: i})", i)
+            until(f"S.image == '{i}'")
+            shown = page.inner_text(".lead")
+            assert shown == [evil, "\u202e [31m", "x" * look.LETTERS + "…"][i]
+        page.evaluate("go({...HOME, distinct: null})")
+        until("!opened()")
+        page.evaluate("scrollTo(0, 900)")
+        until("history.state?.y == 900")
+        page.reload()
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert page.evaluate("scrollY") == 900
+        page.evaluate("localStorage.setItem('look ' + runs[0].id, '[7, {\"constructor\": 1')")
+        page.reload()
+        page.wait_for_selector("html[data-ready]", state="attached")
+        assert page.locator(".card").count() > 0
+        assert "image" not in page.inner_text("main").replace("an image", "")
+    assert all(what.startswith(("file:", "blob:")) for what in heard), heard
