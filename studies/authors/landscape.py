@@ -2,6 +2,7 @@
 
     git clone https://github.com/ashwinipokle/contrastive_landscape ../contrastive_landscape
     python studies/authors/landscape.py ../contrastive_landscape
+    python studies/authors/landscape.py ../contrastive_landscape --start     what differs: see start()
 
 Theirs are layers, loss, masks, batches and training loop, as main_simclr.py and main_simsiam.py of
 the clone have them. Features, latents, noise and the first layer's first weights are ours in both
@@ -16,6 +17,7 @@ worst-found feature by seed.
 import argparse
 import importlib
 import json
+import math
 import pickle
 import runpy
 import shlex
@@ -31,12 +33,14 @@ import common  # noqa: E402
 import sparse_coding  # noqa: E402
 
 import numpy as np  # noqa: E402
+import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 
 STATISTICS = "max", "median", "min"
 SPARSITIES = [0.1, 0.3]  # 2 and 3 of 10 latents are not 0
 # n and batch size are those of their config/overpara_nopre_alter.yaml.
 SHARED = dict(n=3000, batch_size=512, lr=0.5, epochs=80, seeds=5, sparsity=SPARSITIES)
+gaussian = sparse_coding.gaussian
 SIMCLR = sparse_coding.SIMCLR | sparse_coding.AUTHORS
 SIMSIAM = sparse_coding.SIMSIAM | sparse_coding.AUTHORS | dict(head="mlp")
 
@@ -151,6 +155,20 @@ def by_theirs(clone: Path, words: str, s, ends: list) -> np.ndarray:
     return np.array(ends).reshape(len(s.sparsity), s.seeds, 3)
 
 
+def start(data, purpose: int, *shape: int) -> torch.Tensor:
+    """sparse_coding.gaussian, but of projector and predictor as nn.Linear starts them, as theirs.
+
+    That is uniform within ± 1/√m; our N(0, 1/(pd)) is about half as wide.
+    """
+    others = [sparse_coding.PURPOSES[name] for name in ("projector", "head")]
+    if purpose not in others:
+        return gaussian(data, purpose, *shape)
+    s = data.s
+    seeds = [replica["seed"] for replica in data.replicas]
+    drawn = [torch.rand(*shape, generator=sparse_coding.generator(i, purpose)) for i in seeds]
+    return (2 * torch.stack(drawn) - 1) * math.sqrt(s.p * s.d / s.m)  # its caller takes / √(pd)
+
+
 def by_ours(s, what: str) -> np.ndarray:
     """The same of our program."""
     replicas, curves = sparse_coding.train(s, what=what)
@@ -169,6 +187,8 @@ def main(argv=None):
     flags.add_argument("clone", type=Path, help="folder of the clone")
     flags.add_argument("--epochs", type=whole, default=SHARED["epochs"])
     flags.add_argument("--seeds", type=whole, default=SHARED["seeds"], help="1 to SEEDS")
+    text = "SimSiam by our program alone, projector and predictor started as in theirs"
+    flags.add_argument("--start", action="store_true", help=text)
     flags.add_argument("--out", type=Path, default=Path("runs/authors-landscape"))
     args = flags.parse_args(argv)
     clone = args.clone.resolve()
@@ -183,10 +203,14 @@ def main(argv=None):
     sys.path.insert(0, str(clone))
     bridge(ends)
     found = []
-    for name, (factors, words) in SETTINGS.items():
+    settings, programs = SETTINGS, ["ours", "theirs"]
+    if args.start:
+        sparse_coding.gaussian = start
+        settings, programs = {"SimSiam, ours started as theirs": SETTINGS["SimSiam"]}, ["ours"]
+    for name, (factors, words) in settings.items():
         given = SHARED | dict(epochs=args.epochs, seeds=args.seeds)
         s = sparse_coding.setting(factors | given, {}, paper=True)
-        for program in "ours", "theirs":
+        for program in programs:
             if program == "ours":
                 measured = by_ours(s, name)
             else:

@@ -124,26 +124,22 @@ OF_FEATURES = {"worst": "min", "median": "median"}
 LATENTS = {0.1: "2 of 10", 0.3: "3 of 10"}
 
 
-def of_landscape() -> list[dict]:
-    """The rows of results.json of the landscape's two programs; none where nothing is on record."""
-    for record in records.read("authors"):
-        if record["run"] == "authors-landscape":
-            return record["results"]
-    return []
-
-
 found = {}  # a statistic's cosines by seed
-for row in of_landscape():
-    for statistic in OF_FEATURES.values():
-        key = row["setting"], row["sparsity"], row["program"], statistic
-        found[key] = pd.Series(row[statistic])
+for record in records.read("authors"):
+    for row in record.get("results", []):
+        for statistic in OF_FEATURES.values():
+            key = row["setting"], row["sparsity"], row["program"], statistic
+            found[key] = pd.Series(row[statistic])
 
 lines = []
 for setting, sparsity in sorted({key[:2] for key in found}):
     line = {"": f"{setting}; {LATENTS[sparsity]}"}
     for heading, statistic in OF_FEATURES.items():
-        ours, theirs = (found[setting, sparsity, program, statistic] for program in PROGRAMS)
-        reported = REPORTED[setting.partition(",")[0]][statistic][sparsity]
+        method = setting.partition(",")[0]
+        ours = found[setting, sparsity, "ours", statistic]
+        with_theirs = setting if (setting, sparsity, "theirs", statistic) in found else method
+        theirs = found[with_theirs, sparsity, "theirs", statistic]
+        reported = REPORTED[method][statistic][sparsity]
         line[f"{heading}: paper"] = f"{reported:.2f}"
         line[f"{heading}: theirs"] = cell(theirs, 2, False)
         line[f"{heading}: ours − theirs"] = cell(ours - theirs, 2, True)
