@@ -2,7 +2,7 @@
 
     git clone https://github.com/ashwinipokle/contrastive_landscape ../contrastive_landscape
     python studies/authors/landscape.py ../contrastive_landscape
-    python studies/authors/landscape.py ../contrastive_landscape --start     what differs: see start()
+    python studies/authors/landscape.py ../contrastive_landscape --start         see start()
 
 Theirs are layers, loss, masks, batches and training loop, as main_simclr.py and main_simsiam.py of
 the clone have them. Features, latents, noise and the first layer's first weights are ours in both
