@@ -639,16 +639,17 @@ EVIL_NAME = "{{sheets}}<script>alert(1)</script>\"'&"
 def test_a_page_is_one_script_of_its_template(tmp_path):
     z = dict(z=SIGNED_Z, y=np.arange(97) % 4)
     write_files(tmp_path, {"z.npz": z, "names.txt": f"{EVIL_NAME}\n" * 4})
-    texts = [(ROOT / "assets/example.html").read_text(encoding="utf-8")]
+    examples = ROOT / "assets/example.html", ROOT / "assets/words.html"
+    texts = [example.read_text(encoding="utf-8") for example in examples]
     for _ in range(2):
         flags = "--classes", tmp_path / "names.txt", "--out", tmp_path
         run_program("look.py", tmp_path / "z.npz", *flags)
         texts.append((tmp_path / "look.html").read_text(encoding="utf-8"))
-    assert texts[1] == texts[2]
+    assert texts[2] == texts[3]
     template = (ROOT / "tools/look.html").read_text(encoding="utf-8")
     script = template.split("<script>")[1].split("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    for text in texts[:2]:
+    for text in texts[:3]:
         assert re.findall("<script>(.*?)</script>", text, re.DOTALL) == [script]
         assert f"script-src 'sha256-{digest}'" in text
         assert not re.search("https?:", text)
