@@ -475,7 +475,7 @@ def start_weights(s: SimpleNamespace, data: Data, network: int) -> list[Tensor]:
     With a warm start the first layer's are columns of M plus noise.
     """
     # Differs: projector and predictor start the same way, and b^p at 0, as in the text. In the code
-    # they start as torch's layers do.
+    # they start as torch's layers do, and SimSiam ends a little better (studies/authors).
     purpose = PURPOSES["weights"] + 10 * network
     first = gaussian(data, purpose, s.m, s.p)
     layers = [first / math.sqrt(s.p * s.d)]

@@ -78,8 +78,8 @@ class Draws:
     def __init__(self, s):
         self.data = sparse_coding.Data(s, "cpu")
         (self.first,) = sparse_coding.start_weights(s, self.data, 0)  # (R, m, p)
-        by_sparsity = lambda i: s.sparsity.index(self.data.replicas[i]["sparsity"])  # noqa: E731
-        self.order = iter(sorted(range(len(self.first)), key=by_sparsity))
+        sparsities = [replica["sparsity"] for replica in self.data.replicas]
+        self.order = iter(np.argsort(sparsities, kind="stable"))
 
     def gen_M(self, **_):
         self.now = next(self.order)

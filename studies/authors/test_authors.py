@@ -138,3 +138,14 @@ def test_the_landscape_has_our_draws():
     (first,) = sparse_coding.start_weights(s, draws.data, 0)
     for replica, W in zip(draws.data.replicas, first):
         assert torch.equal(torch.tensor(starts[replica["seed"], replica["sparsity"]]).float(), W.T)
+
+
+def test_other_layers_start_as_torchs():
+    s = sparse_coding.setting(landscape.SIMSIAM | landscape.SHARED, {}, paper=True)
+    data = sparse_coding.Data(s, "cpu")
+    found = landscape.start(data, sparse_coding.PURPOSES["head"], s.m, s.m) / (s.p * s.d) ** 0.5
+    expected = nn.Linear(s.m, s.m).weight
+    assert found.abs().max() <= s.m**-0.5
+    assert found.std().item() == pytest.approx(expected.std().item(), rel=0.05)
+    assert torch.equal(found[0], found[1])  # of one seed with both sparsities
+    assert not torch.equal(found[0], found[-1])
