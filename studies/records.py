@@ -18,6 +18,7 @@ A later line of the same run and seed replaces an earlier one.
 
 import functools
 import json
+import math
 import re
 import shutil
 import sys
@@ -135,6 +136,16 @@ def half_interval(differences: pd.Series) -> float:
     """Half the 95 % t-interval of the mean of paired differences, of two pairs or more."""
     n = len(differences)
     return stats.t.ppf(0.975, n - 1) * differences.std() / n**0.5
+
+
+def welch(a: pd.Series, b: pd.Series, level: float) -> tuple[float, float]:
+    """The difference of two means and half its interval by Welch's t, infinite if one has n = 1."""
+    difference = a.mean() - b.mean()
+    if min(len(a), len(b)) < 2:
+        return difference, math.inf
+    test = stats.ttest_ind(a, b, equal_var=False)
+    interval = test.confidence_interval(level)
+    return difference, (interval.high - interval.low) / 2
 
 
 def power(differences: pd.Series, effect: float) -> float:

@@ -40,7 +40,7 @@ STATISTICS = "max", "median", "min"
 SPARSITIES = [0.1, 0.3]  # 2 and 3 of 10 latents are not 0
 # n and batch size are those of their config/overpara_nopre_alter.yaml.
 SHARED = dict(n=3000, batch_size=512, lr=0.5, epochs=80, seeds=5, sparsity=SPARSITIES)
-gaussian = sparse_coding.gaussian
+gaussian = sparse_coding.gaussian  # which start() takes the place of
 SIMCLR = sparse_coding.SIMCLR | sparse_coding.AUTHORS
 SIMSIAM = sparse_coding.SIMSIAM | sparse_coding.AUTHORS | dict(head="mlp")
 

@@ -13,14 +13,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import torch
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 import common  # noqa: E402
 
+import torch  # noqa: E402
+from theirs import OURS  # noqa: E402
+
 SETTINGS = "--limit 2048 --epochs 2"
-OURS = "--dataset cifar100 --arch resnet8 --warmup 1 --precision fp32 --device cpu"
 
 
 def measure(command: str, threads: int, out: Path) -> tuple[float, float]:
@@ -45,7 +45,7 @@ def main(argv=None):
     flags.add_argument("--turns", type=common.number(int, 1), default=3)
     args = flags.parse_args(argv)
     theirs = f"studies/authors/theirs.py {shlex.quote(str(args.clone))}"
-    programs = {"ours": f"bayesncl.py {OURS}", "theirs": f"{theirs} bayesncl"}
+    programs = {"ours": f"bayesncl.py {OURS} --device cpu", "theirs": f"{theirs} bayesncl"}
     print(f"# BayesNCL, {common.hardware('cpu')}, torch {torch.__version__}: images/s, GiB")
     for turn in range(args.turns):
         for threads in 1, 2:

@@ -4,10 +4,9 @@ import math
 
 import records
 import sparse_coding
-from records import cell, values
+from records import cell, values, welch
 
 import pandas as pd
-from scipy import stats
 
 METHODS = {"SimCLR": "simclr", "NCL": "ncl", "BayesNCL": "bayesncl"}
 PROGRAMS = "ours", "theirs"
@@ -37,16 +36,6 @@ def of_seeds(method: str, program: str, formula: str) -> pd.Series:
         return values(f"authors/authors-cpu-{method}-{program}", formula)
     except KeyError:
         return pd.Series(dtype=float)
-
-
-def welch(a: pd.Series, b: pd.Series, level: float) -> tuple[float, float]:
-    """The difference of two means and half its interval by Welch's t, infinite if n is 1."""
-    difference = a.mean() - b.mean()
-    if min(len(a), len(b)) < 2:
-        return difference, math.inf
-    test = stats.ttest_ind(a, b, equal_var=False)
-    interval = test.confidence_interval(level)
-    return difference, (interval.high - interval.low) / 2
 
 
 def verdict(difference: float, half: float, margin: float) -> str:

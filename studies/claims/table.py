@@ -1,6 +1,6 @@
 """The papers' claims, a row each: the paper's number, ours, and a verdict in words."""
 
-from records import COLUMNS, STUDIES, by_seed, cell, half_interval, power, read, values
+from records import COLUMNS, STUDIES, by_seed, cell, half_interval, power, read, values, welch
 
 import numpy as np
 import pandas as pd
@@ -214,8 +214,7 @@ def of_their_program() -> str:
     gated, plain = (
         values(f"authors/authors-cpu-{method}-theirs", "cons") for method in ("bayesncl", "ncl")
     )
-    test = stats.ttest_ind(gated, plain, equal_var=False).confidence_interval(0.95)
-    difference, half = (test.high + test.low) / 2, (test.high - test.low) / 2
+    difference, half = welch(gated, plain, 0.95)
     text = f"{difference:+.1f} ± {half:.1f}".replace("-", "−")
     return f"Cons., CIFAR-100, 5,000 images: {text} (n = {len(gated)})"
 
