@@ -2,7 +2,7 @@
 
     python studies/seeds/match.py shapes --seeds 1 2 3 4 5    and so for each of DATA
     python studies/seeds/match.py starts                      the trainings of start.py
-    python studies/seeds/match.py report                      what is on record
+    python studies/report.py seeds                            fills the page
 
 It measures every pair of what is finished in runs/ and not yet on record. studies/run.py makes it
 (seeds; dictionaries --rows "trained-*"), ../mnist1d/signals.py keep, and start.py. A row is a
@@ -28,9 +28,8 @@ from records import common, interpret  # noqa: E402
 
 import ladder  # noqa: E402
 import numpy as np  # noqa: E402
-import pandas as pd  # noqa: E402
 import torch  # noqa: E402
-from scipy import optimize, stats  # noqa: E402
+from scipy import optimize  # noqa: E402
 from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 
 QUESTION = "seeds"
@@ -244,101 +243,6 @@ def measure_starts() -> None:
             measure_pair("starts", method, first, second, functools.partial(start, method), done)
 
 
-# --------------------------------------------------------------------------------------- the means
-def pairs_of(data: str, row: str, key: str) -> dict[tuple, float]:
-    """A number of every pair of a row that is on record."""
-    found = {}
-    for record in records.read(QUESTION):
-        settings = record["settings"]
-        is_row = (settings.get("data"), settings.get("row")) == (data, row)
-        if is_row and key in record["interpret"]:
-            found[tuple(settings["pair"])] = record["interpret"][key]
-    return found
-
-
-def less(one: dict[tuple, float], other: dict[tuple, float]) -> dict[tuple, float]:
-    """The differences of the pairs that both have."""
-    return {pair: one[pair] - other[pair] for pair in one if pair in other}
-
-
-def jackknife(pairs: dict[tuple, float]) -> tuple[float, float]:
-    """The mean over pairs of seeds, and half its 95 % interval; nan with two seeds or fewer.
-
-    Pairs that share a seed are not independent, so that seeds are left out one by one.
-    """
-    mean = float(np.mean([*pairs.values()])) if pairs else math.nan
-    seeds = sorted({seed for pair in pairs for seed in pair})
-    without = []
-    for seed in seeds:
-        rest = [value for pair, value in pairs.items() if seed not in pair]
-        if rest:
-            without.append(np.mean(rest))
-    n = len(seeds)
-    if n < 3 or len(without) < n:
-        return mean, math.nan
-    squares = np.square(np.array(without) - np.mean(without)).sum()
-    error = math.sqrt((n - 1) / n * squares)
-    return mean, stats.t.ppf(0.975, n - 1) * error
-
-
-def by_what_differs(pairs: dict[tuple, float]) -> dict[str, dict[tuple, float]]:
-    """Pairs of starts, by what is the same. What differs is the pair: of both, the two starts."""
-    found = {"same weights": {}, "same order": {}, "neither": {}}
-    for (one, two), value in pairs.items():
-        weights = one.split("o")[0], two.split("o")[0]
-        order = one.split("o")[1], two.split("o")[1]
-        if weights[0] == weights[1]:
-            found["same weights"].setdefault(order, []).append(value)
-        elif order[0] == order[1]:
-            found["same order"].setdefault(weights, []).append(value)
-        else:
-            found["neither"].setdefault(tuple(sorted(weights)), []).append(value)
-    return {
-        what: {pair: float(np.mean(values)) for pair, values in of_pairs.items()}
-        for what, of_pairs in found.items()
-    }
-
-
-def told(pairs: dict[tuple, float]) -> str:
-    mean, half = jackknife(pairs)
-    interval = "" if math.isnan(half) else f" ± {half:.3f}"
-    return f"{mean:.3f}{interval}"
-
-
-SHOWN = "live_first", "matched", "above", "matched_less_rotated", "above_less_rotated"
-SHOWN += "matched_less_images", "back", "lead_of_back", "background_lead_of_back"
-
-
-def report() -> None:
-    """Print the means of all rows on record, and the comparison that was fixed before looking."""
-    kinds = {}
-    for record in records.read(QUESTION):
-        settings = record["settings"]
-        if "row" in settings:
-            kinds[settings["data"], settings["row"]] = None
-    lines = []
-    for prefix, rule in RULES.items():
-        for data, row in kinds:
-            line = {"data": data, "row": row, "active": rule}
-            if data == "starts":
-                pairs = pairs_of(data, row, f"{prefix}matched_less_rotated")
-                line |= {what: told(own) for what, own in by_what_differs(pairs).items()}
-            else:
-                for key in SHOWN:
-                    pairs = pairs_of(data, row, prefix + key)
-                    if pairs:
-                        line[key] = told(pairs)
-            lines.append(line)
-        for data in dict.fromkeys(data for data, _ in kinds if data != "starts"):
-            key = f"{prefix}matched_less_rotated"
-            pairs = less(pairs_of(data, "ncl", key), pairs_of(data, "simclr", key))
-            if pairs:
-                line = {"data": data, "row": "NCL − SimCLR", "active": rule}
-                lines.append(line | {"matched_less_rotated": told(pairs)})
-    common.need(lines, f"nothing is on record in studies/{QUESTION}: match.py shapes measures")
-    print(pd.DataFrame(lines).fillna("").to_string(index=False))
-
-
 def main(argv=None):
     flags = argparse.ArgumentParser(
         prog="match.py",
@@ -346,16 +250,14 @@ def main(argv=None):
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    what = [*DATA, "starts", "report"]
+    what = [*DATA, "starts"]
     flags.add_argument("what", choices=what, metavar="what", help=", ".join(what))
     flags.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3], help="default: 1 2 3")
     flags.add_argument("--data-root", default="data", help="folder of the data sets")
     args = flags.parse_args(argv)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
-    if args.what == "report":
-        report()
-    elif args.what == "starts":
+    if args.what == "starts":
         measure_starts()
     else:
         measure_data(args.what, args.seeds, args.data_root)

@@ -1,0 +1,151 @@
+"""What comes back with another seed: means over pairs of seeds, with a jackknife over seeds."""
+
+import math
+
+import records
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+DATA = {"built-in": "shapes", "MNIST-1D": "mnist1d", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
+ROWS = {
+    "SimCLR": "simclr",
+    "NCL": "ncl",
+    "BayesNCL": "bayesncl",
+    "NCL + TopK": "ncl-topk",
+    "LpJEPA": "lpjepa",
+    "autoencoder, one h": "sae-one",
+    "autoencoder, two h": "sae-two",
+    "k-means, one h": "k-means-of-h-one",
+    "k-means, two h": "k-means-of-h-two",
+    "ICA, one h": "ica-one",
+    "ICA, two h": "ica-two",
+    "NMF, one h": "nmf-one",
+    "NMF, two h": "nmf-two",
+}
+OWN = "own_"  # before a number by each embedding's own rule
+SHOWN = {  # heading: a number of a pair, digits, whether it is a difference
+    "matched": ("matched", 2, False),
+    "rotated": ("rotated_matched", 2, False),
+    "random images": ("images_in_z_matched", 2, False),
+    "matched less rotated": ("matched_less_rotated", 3, True),
+    "above 0.7, less rotated": ("above_less_rotated", 2, True),
+    "matched less rotated, own rule": (OWN + "matched_less_rotated", 3, True),
+}
+
+
+def pairs_of(data: str, row: str, key: str) -> dict[tuple, float]:
+    """A number of every pair of a row that is on record."""
+    found = {}
+    for record in records.read("seeds"):
+        settings = record["settings"]
+        is_row = (settings.get("data"), settings.get("row")) == (data, row)
+        if is_row and key in record["interpret"]:
+            found[tuple(settings["pair"])] = record["interpret"][key]
+    return found
+
+
+def less(one: dict[tuple, float], other: dict[tuple, float]) -> dict[tuple, float]:
+    """The differences of the pairs that both have."""
+    return {pair: one[pair] - other[pair] for pair in one if pair in other}
+
+
+def seeds_of(pairs: dict[tuple, float]) -> list:
+    return sorted({seed for pair in pairs for seed in pair})
+
+
+def jackknife(pairs: dict[tuple, float]) -> tuple[float, float]:
+    """The mean over pairs of seeds, and half its 95 % interval; nan with two seeds or fewer.
+
+    Pairs that share a seed are not independent, so that seeds are left out one by one.
+    """
+    mean = float(np.mean([*pairs.values()])) if pairs else math.nan
+    seeds = seeds_of(pairs)
+    without = []
+    for seed in seeds:
+        rest = [value for pair, value in pairs.items() if seed not in pair]
+        if rest:
+            without.append(np.mean(rest))
+    n = len(seeds)
+    if n < 3 or len(without) < n:
+        return mean, math.nan
+    squares = np.square(np.array(without) - np.mean(without)).sum()
+    error = math.sqrt((n - 1) / n * squares)
+    return mean, stats.t.ppf(0.975, n - 1) * error
+
+
+def by_what_differs(pairs: dict[tuple, float]) -> dict[str, dict[tuple, float]]:
+    """Pairs of starts, by what is the same. What differs is the pair: of both, the two starts."""
+    found = {"same weights": {}, "same order": {}, "neither": {}}
+    for (one, two), value in pairs.items():
+        weights = one.split("o")[0], two.split("o")[0]
+        order = one.split("o")[1], two.split("o")[1]
+        if weights[0] == weights[1]:
+            found["same weights"].setdefault(order, []).append(value)
+        elif order[0] == order[1]:
+            found["same order"].setdefault(weights, []).append(value)
+        else:
+            found["neither"].setdefault(tuple(sorted(weights)), []).append(value)
+    return {
+        what: {pair: float(np.mean(values)) for pair, values in of_pairs.items()}
+        for what, of_pairs in found.items()
+    }
+
+
+def text(pairs: dict[tuple, float], digits: int, is_difference: bool) -> str:
+    """The mean and half its interval, as records.cell shows them; a dash where there is no pair."""
+    if not pairs:
+        return "–"
+    mean, half = jackknife(pairs)
+    shown = f"{mean:{'+' if is_difference else ''}.{digits}f}"
+    if is_difference and float(shown) == 0:
+        shown = shown[1:]
+    if not math.isnan(half):
+        shown += f" ± {half:.{digits}f}"
+    return shown.replace("-", "−")
+
+
+# ------------------------------------------------------- what comes back, by data set and by method
+lines = []
+for label, data in DATA.items():
+    for name, row in ROWS.items():
+        pairs = pairs_of(data, row, "matched")
+        if not pairs:
+            continue
+        line = {"": f"{label}: {name}"}
+        for heading, (key, digits, is_difference) in SHOWN.items():
+            line[heading] = text(pairs_of(data, row, key), digits, is_difference)
+        lines.append(line | {"n": len(seeds_of(pairs))})
+returned = pd.DataFrame(lines)
+
+# --------------------------------------------------------------- what was fixed before looking, and
+# the same of the other rule and methods
+RULES = {"the 10 % largest": "", "own rule": OWN}
+lines = []
+for label, data in DATA.items():
+    for rule, prefix in RULES.items():
+        key = prefix + "matched_less_rotated"
+        of_simclr = pairs_of(data, "simclr", key)
+        line = {"matched less rotated": f"{label}, {rule}"}
+        for name, row in ROWS.items():
+            if row in ("ncl", "bayesncl", "ncl-topk", "lpjepa"):
+                line[f"{name} − SimCLR"] = text(less(pairs_of(data, row, key), of_simclr), 3, True)
+        if set(line.values()) - {"–"} != {line["matched less rotated"]}:
+            lines.append(line)
+compared = pd.DataFrame(lines)
+
+# ----------------------------------------------------- what dimensions that come back say of labels
+LABELS = {"shapes": {"objects": "", "backgrounds": "background_"}}
+lines = []
+for label, data in DATA.items():
+    for name, row in ROWS.items():
+        back = pairs_of(data, row, "back")
+        if not back or row not in ("ncl", "bayesncl", "ncl-topk", "lpjepa"):
+            continue
+        line = {"": f"{label}: {name}", "come back (r ≥ 0.9)": text(back, 2, False)}
+        for of, prefix in LABELS.get(data, {"classes": ""}).items():
+            pairs = pairs_of(data, row, prefix + "lead_of_back")
+            line[f"lead of these − others: {of}"] = text(pairs, 1, True)
+        lines.append(line)
+trusted = pd.DataFrame(lines).fillna("–")
