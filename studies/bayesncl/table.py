@@ -1,6 +1,6 @@
 """BayesNCL less NCL wherever both were trained, and what the gate keeps."""
 
-from records import COLUMNS, by_seed, cell, table
+from records import BAYESNCL_ON_CIFAR_100, COLUMNS, by_seed, cell, table
 
 import pandas as pd
 
@@ -31,19 +31,11 @@ without_control = table(
     [heading for heading in HEADINGS if "shuffled" not in heading],
 )
 
-# The papers' recipe on CIFAR-100 was trained four times with the same three seeds: a seed counts
-# once, with the mean of its trainings. The first of them has no shuffled labels.
-TRAININGS = [
-    f"{DEFAULT}bayesncl-lars − {DEFAULT}ncl-lars",
-    f"{CLAIMS}cifar100-bayesncl − {CLAIMS}cifar100-ncl",
-    f"{CLAIMS}cifar100-again-bayesncl − {CLAIMS}cifar100-again-ncl",
-    f"{FAIR}cifar100-bayesncl − {FAIR}cifar100-ncl",
-]
 repeated = {"": "CIFAR-100, papers' recipe, mean of four trainings"}
 for heading in HEADINGS + list(SHUFFLED):
     formula, digits = (COLUMNS | SHUFFLED)[heading]
-    trainings = TRAININGS[1:] if "shuffled" in heading else TRAININGS
-    of_seeds = by_seed(trainings, formula)
+    without = 1 if "shuffled" in heading else 0
+    of_seeds = by_seed(BAYESNCL_ON_CIFAR_100[without:], formula)
     repeated[heading] = cell(of_seeds, digits, True)
 repeated["n"] = len(of_seeds)
 before, after = with_control[:3], with_control[3:]

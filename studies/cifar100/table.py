@@ -1,12 +1,9 @@
 """BayesNCL less NCL along the papers' 200 epochs, and where each method ends."""
 
-from records import COLUMNS, by_seed, cell, table
+from records import BAYESNCL_ON_CIFAR_100, COLUMNS, by_seed, cell, table
 
 import pandas as pd
 
-CLAIMS = "dictionaries/claims-cifar100-"
-FAIR = "dictionaries/fair-cifar100-"
-SHORT = "cifar100/cifar100-cpu-"
 LONG = "cifar100/cifar100-long-"
 HEADINGS = ["LP@1", "LP@1 of z", "Cons.", "Cons. less shuffled", "adj.", "live", "below 0.1 %"]
 
@@ -26,19 +23,11 @@ differences = table(
     HEADINGS,
 )
 
-# 20 epochs were trained four times with the same three seeds: a seed counts once, with the mean of
-# its trainings. The first of them has no shuffled labels.
-TRAININGS = [
-    f"{SHORT}bayesncl-lars − {SHORT}ncl-lars",
-    f"{CLAIMS}bayesncl − {CLAIMS}ncl",
-    f"{CLAIMS}again-bayesncl − {CLAIMS}again-ncl",
-    f"{FAIR}bayesncl − {FAIR}ncl",
-]
 repeated = {"": "BayesNCL − NCL, 20 epochs in all, mean of four trainings"}
 for heading in HEADINGS:
     formula, digits = COLUMNS[heading]
-    trainings = TRAININGS[1:] if "shuffled" in heading else TRAININGS
-    of_seeds = by_seed(trainings, formula)
+    without = 1 if "shuffled" in heading else 0
+    of_seeds = by_seed(BAYESNCL_ON_CIFAR_100[without:], formula)
     repeated[heading] = cell(of_seeds, digits, True)
 repeated["n"] = len(of_seeds)
 

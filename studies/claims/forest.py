@@ -12,6 +12,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import records  # noqa: E402
 from records import ROOT, by_seed, half_interval  # noqa: E402
 
 plt.style.use(ROOT / "studies" / "pictures.mplstyle")
@@ -19,17 +20,6 @@ plt.style.use(ROOT / "studies" / "pictures.mplstyle")
 CLAIMS = "dictionaries/claims"
 LONG = "cifar100/cifar100-long"
 BAYESNCL_ON_CIFAR_10 = f"{CLAIMS}-cifar10-bayesncl-lars − {CLAIMS}-cifar10-ncl-lars"
-DEFAULT = "cifar100/cifar100-cpu"
-NCL_ON_CIFAR_100 = [  # three trainings of NCL
-    f"{ncl} − {CLAIMS}-cifar100-simclr"
-    for ncl in (f"{DEFAULT}-ncl-lars", f"{CLAIMS}-cifar100-ncl", f"{CLAIMS}-cifar100-again-ncl")
-]
-BAYESNCL_ON_CIFAR_100 = [  # trained four times with the same seeds
-    f"{DEFAULT}-bayesncl-lars − {DEFAULT}-ncl-lars",
-    f"{CLAIMS}-cifar100-bayesncl − {CLAIMS}-cifar100-ncl",
-    f"{CLAIMS}-cifar100-again-bayesncl − {CLAIMS}-cifar100-again-ncl",
-    "dictionaries/fair-cifar100-bayesncl − dictionaries/fair-cifar100-ncl",
-]
 BAYESNCL_ON_MNIST_1D = "mnist1d/mnist1d-bayesncl − mnist1d/mnist1d-ncl"
 SPARSEHEAD = "sparsehead/power-sparsehead-simclr"
 
@@ -40,16 +30,16 @@ ROWS = {
         ("Cons., CIFAR-100, 200 epochs", "cons - 1", f"{LONG}-ncl", 8.91),  # SimCLR's is 1
         ("LP@1, built-in data", "lp1", f"{CLAIMS}-shapes-ncl − {CLAIMS}-shapes-simclr", None),
         ("LP@1, CIFAR-10", "lp1", f"{CLAIMS}-cifar10-ncl − {CLAIMS}-cifar10-simclr", -0.08),
-        ("LP@1, CIFAR-100", "lp1", NCL_ON_CIFAR_100, 0.95),
+        ("LP@1, CIFAR-100", "lp1", records.NCL_ON_CIFAR_100, 0.95),
         ("LP@1, MNIST-1D, 200 epochs", "lp1", "mnist1d/mnist1d-ncl − mnist1d/mnist1d-simclr", None),
-        ("LP@1 of z, CIFAR-100", "lp1_embedding", NCL_ON_CIFAR_100, None),
+        ("LP@1 of z, CIFAR-100", "lp1_embedding", records.NCL_ON_CIFAR_100, None),
     ],
     "NCL − random directions": [
         ("adj., CIFAR-10", "directions_of_h_lead", "dictionaries/fair-cifar10-ncl", None),
     ],
     "BayesNCL − NCL": [
         ("Cons., CIFAR-10", "cons", BAYESNCL_ON_CIFAR_10, 2.68),
-        ("Cons., CIFAR-100", "cons", BAYESNCL_ON_CIFAR_100, 12.11),
+        ("Cons., CIFAR-100", "cons", records.BAYESNCL_ON_CIFAR_100, 12.11),
         ("Cons., CIFAR-100, 200 epochs", "cons", f"{LONG}-bayesncl − {LONG}-ncl", 12.11),
         ("Cons., MNIST-1D, 200 epochs", "cons", BAYESNCL_ON_MNIST_1D, None),
         ("adj., CIFAR-100, 200 epochs", "adjusted", f"{LONG}-bayesncl − {LONG}-ncl", None),

@@ -1,6 +1,18 @@
 """The papers' claims, a row each: the paper's number, ours, and a verdict in words."""
 
-from records import COLUMNS, STUDIES, by_seed, cell, half_interval, power, read, values, welch
+from records import (
+    BAYESNCL_ON_CIFAR_100,
+    COLUMNS,
+    NCL_ON_CIFAR_100,
+    STUDIES,
+    by_seed,
+    cell,
+    half_interval,
+    power,
+    read,
+    values,
+    welch,
+)
 
 import numpy as np
 import pandas as pd
@@ -21,13 +33,6 @@ NCL = {
     "CIFAR-100": f"{CLAIMS}-cifar100-again-ncl",
     "200 epochs": "cifar100/cifar100-weights-ncl",
 }
-# NCL's three trainings on SimCLR's kind of processor
-NCL_OF_CIFAR_100 = (
-    "cifar100/cifar100-cpu-ncl-lars",
-    f"{CLAIMS}-cifar100-ncl",
-    f"{CLAIMS}-cifar100-again-ncl",
-)
-NCL_ON_CIFAR_100 = [f"{ncl} − {CLAIMS}-cifar100-simclr" for ncl in NCL_OF_CIFAR_100]
 OF_LABELS = "labels-captions/cifar10-cpu"
 NCE_CE = {
     "CIFAR-10, projector": f"{OF_LABELS}-nce-mlp − {OF_LABELS}-ce-mlp",
@@ -43,10 +48,7 @@ BAYESNCL_NCL = {
 }
 DEFAULT = "cifar100/cifar100-cpu"
 FAIR = "dictionaries/fair"
-CIFAR_100 = f"{CLAIMS}-cifar100", f"{CLAIMS}-cifar100-again", f"{FAIR}-cifar100"
-# 20 epochs by the papers' recipe, with the same seeds: only the last three have shuffled labels
-WITH_SHUFFLED = [f"{time}-bayesncl − {time}-ncl" for time in CIFAR_100]
-FOUR_TRAININGS = [f"{DEFAULT}-bayesncl-lars − {DEFAULT}-ncl-lars", *WITH_SHUFFLED]
+WITH_SHUFFLED = BAYESNCL_ON_CIFAR_100[1:]
 TOPK_NCL = {"CIFAR-100, `default`": f"{DEFAULT}-ncl-topk − {DEFAULT}-ncl"}
 BAYESNCL_TOPK = {"CIFAR-100, `default`": f"{DEFAULT}-bayesncl − {DEFAULT}-ncl-topk"}
 GATE = "bayesncl/shapes-bayesncl"
@@ -281,7 +283,7 @@ for seed in 1, 2, 3:
 MEAN_OF_FOUR = "CIFAR-100, mean of four trainings"
 MEAN_OF_THREE = "CIFAR-100, mean of three trainings"
 on_cifar_10 = values(BAYESNCL_NCL["CIFAR-10, papers' recipe"], "cons")
-short = pd.concat([slower(what) for what in FOUR_TRAININGS])
+short = pd.concat([slower(what) for what in BAYESNCL_ON_CIFAR_100])
 gain_of_probe = {
     base: values(SPARSEHEAD_BASE[base], "lp1") for base in ("built-in", "BYOL, built-in")
 }
@@ -402,7 +404,7 @@ OF_BAYESNCL = [
     ("more consistent, above chance", "cifar100", "not in the paper",
      "none", say("adj., to two digits", BAYESNCL_NCL, "200 epochs"), "not supported"),
     ("more consistent, after 20 epochs", "bayesncl", "abstract, main table",
-     "+12.11", say_means("Cons.", FOUR_TRAININGS, MEAN_OF_FOUR),
+     "+12.11", say_means("Cons.", BAYESNCL_ON_CIFAR_100, MEAN_OF_FOUR),
      "excludes the paper's value: about half"),
     ("the same by the authors' own program", "authors", "abstract, main table",
      "+12.11", of_their_program(), "excludes the paper's value, in short runs"),
@@ -418,7 +420,7 @@ OF_BAYESNCL = [
     ("lower semantic entropy than NCL", "bayesncl", "main table",
      "−1.18, ImageNet-100", say("H_s", BAYESNCL_NCL, "200 epochs"), "inconclusive"),
     ("lower entropy, after 20 epochs", "bayesncl", "main table",
-     "−1.18, ImageNet-100", say_means("H_s", FOUR_TRAININGS, MEAN_OF_FOUR), "supported"),
+     "−1.18, ImageNet-100", say_means("H_s", BAYESNCL_ON_CIFAR_100, MEAN_OF_FOUR), "supported"),
     ("the same, beyond shuffled labels", "bayesncl", "not in the paper",
      "none", say_means("H_s less shuffled", WITH_SHUFFLED, MEAN_OF_THREE), "not supported"),
     ("on CIFAR-100 TopK (K = 16, ours) is more consistent than NCL", "cifar100/records.jsonl",
@@ -433,7 +435,7 @@ OF_BAYESNCL = [
     ("as accurate: embedding", "cifar100", "not in the paper",
      "none", say("LP@1 of z", BAYESNCL_NCL, "200 epochs"), "inconclusive"),
     ("as accurate: embedding, after 20 epochs", "bayesncl", "not in the paper",
-     "none", say_means("LP@1 of z", FOUR_TRAININGS, MEAN_OF_FOUR), "not supported"),
+     "none", say_means("LP@1 of z", BAYESNCL_ON_CIFAR_100, MEAN_OF_FOUR), "not supported"),
     ("more dimensions are live than with NCL", "cifar100", "main table",
      "+2 %, ImageNet-100", say("live", BAYESNCL_NCL, "200 epochs"), "inconclusive"),
     ("more dimensions, after 15 epochs", "bayesncl", "main table",
@@ -693,9 +695,9 @@ MADE_AGAIN = [
     ("NCL − SimCLR, CIFAR-10", "adj.", NCL_ON_CIFAR_10),
     ("BayesNCL − NCL, built-in", "live", BAYESNCL_ON_SHAPES),
     ("BayesNCL − NCL, built-in", "P@10", BAYESNCL_ON_SHAPES),
-    ("BayesNCL − NCL, CIFAR-100", "Cons.", FOUR_TRAININGS),
-    ("BayesNCL − NCL, CIFAR-100", "adj.", FOUR_TRAININGS),
-    ("BayesNCL − NCL, CIFAR-100", "H_s", FOUR_TRAININGS),
+    ("BayesNCL − NCL, CIFAR-100", "Cons.", BAYESNCL_ON_CIFAR_100),
+    ("BayesNCL − NCL, CIFAR-100", "adj.", BAYESNCL_ON_CIFAR_100),
+    ("BayesNCL − NCL, CIFAR-100", "H_s", BAYESNCL_ON_CIFAR_100),
 ]
 
 

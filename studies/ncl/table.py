@@ -1,6 +1,6 @@
 """NCL less SimCLR: how much more consistent its dimensions are, and what that costs."""
 
-from records import by_seed, cell, pd, table, values
+from records import NCL_ON_CIFAR_100, by_seed, cell, pd, table, values
 
 AGAIN = "dictionaries/claims-"
 CIFAR100 = "cifar100/cifar100-cpu-"
@@ -30,13 +30,12 @@ ON_EQUALLY_MANY = {
 NOT_MEASURED_SO = "CIFAR-10, spectral loss", "CIFAR-100, our recipe"
 OF_ALL = {"adj. on each dimension's strongest 1 %, none left out": ("adjusted", 1)}
 LADDER = "dictionaries/ladder-shapes"  # with as many dimensions of SimCLR
-THREE = f"{CIFAR100}ncl-lars", f"{AGAIN}cifar100-ncl", f"{AGAIN}cifar100-again-ncl"
 LONG = "cifar100/cifar100-long-"  # SimCLR with one seed
 
 on_all = table(ROWS, list(ON_ALL), ON_ALL)
 last = {"": "the same, all images, 200 epochs", "n": 3}
 for heading, (formula, digits) in ON_ALL.items():
-    mean = by_seed([f"{ncl} − {AGAIN}cifar100-simclr" for ncl in THREE], formula)
+    mean = by_seed(NCL_ON_CIFAR_100, formula)
     on_all.loc[on_all[""] == PAPERS_RECIPE, heading] = cell(mean, digits, True)
     of_seed_1 = values(f"{LONG}ncl − {LONG}simclr", formula)
     last[heading] = f"{cell(of_seed_1, digits, True)} (n = 1)"
