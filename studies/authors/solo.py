@@ -176,13 +176,17 @@ def parser():
     return theirs.parser("solo", __doc__, [*BASES, "losses"], 10)
 
 
+def flags_of(args) -> list[str]:
+    """The flags of sparsehead.py with the settings that both programs get."""
+    return [*theirs.flags_of(args), *OURS.split(), "--base", args.method]
+
+
 def main(argv=None):
     args = parser().parse_args(argv)
     clone, out = theirs.checked(args, "solo", ADDRESS)
     if args.method == "losses":
         return compare_losses(clone, out)
-    flags = [*theirs.flags_of(args), *OURS.split(), "--base", args.method]
-    settings = sparsehead.parser(args.method).parse(flags)
+    settings = sparsehead.parser(args.method).parse(flags_of(args))
     data = common.Data(settings)
     words = words_for(settings)
     put = functools.partial(bridge, settings, data)
