@@ -1,4 +1,4 @@
-"""Ours less theirs with a verdict, the means of both, what the gate changes, and the landscape."""
+"""Ours less theirs with verdicts, the means of both, the gate's changes, and the landscape."""
 
 import math
 
@@ -9,6 +9,7 @@ from records import cell, values, welch
 import pandas as pd
 
 METHODS = {"SimCLR": "simclr", "NCL": "ncl", "BayesNCL": "bayesncl"}
+BASES = {"Barlow Twins": "barlow", "BYOL": "byol"}
 PROGRAMS = "ours", "theirs"
 MEASURES = {  # a number of the records, its margin in the plan, digits behind the point
     "LP@1": ("lp1", 1.5, 1),
@@ -66,20 +67,40 @@ def sizes(*found: pd.Series) -> str:
 
 
 # ------------------------------------------------------------------------ the table of the verdicts
+def judged(ours: pd.Series, theirs: pd.Series, margin: float, digits: int) -> str:
+    """Ours less theirs, half the 90 % interval, and the verdict; a dash where one is missing."""
+    difference, half = welch(ours, theirs, 0.90)
+    shown = text(difference, half, digits)
+    if len(ours) and len(theirs):
+        shown += f" {verdict(difference, half, margin)}"
+    return shown
+
+
 lines = []
 for measure, (key, margin, digits) in MEASURES.items():
     line = {"ours − theirs": measure, "margin": f"{margin:g}"}
     for label, method in METHODS.items():
-        if label == "SimCLR" and measure not in OF_A_DENSE_Z:
-            line[label] = "–"
-            continue
-        ours, theirs = (of_seeds(method, program, key) for program in PROGRAMS)
-        difference, half = welch(ours, theirs, 0.90)
-        line[label] = text(difference, half, digits)
-        if len(ours) and len(theirs):
-            line[label] += f" {verdict(difference, half, margin)}"
+        line[label] = "–"
+        if label != "SimCLR" or measure in OF_A_DENSE_Z:
+            of_both = (of_seeds(method, program, key) for program in PROGRAMS)
+            line[label] = judged(*of_both, margin, digits)
     lines.append(line)
 compared = pd.DataFrame(lines)
+
+# --------------------------------------------------------------------------- the table of the bases
+lines = []
+for measure in OF_A_DENSE_Z:
+    key, margin, digits = MEASURES[measure]
+    if measure == "loss":
+        measure, margin, digits = "loss, %", 3, 1
+    line = {"ours − theirs": measure, "margin": f"{margin:g}"}
+    for label, base in BASES.items():
+        ours, theirs = (of_seeds(base, program, key) for program in PROGRAMS)
+        if measure == "loss, %":
+            ours, theirs = 100 * ours / ours.mean(), 100 * theirs / ours.mean()
+        line[label] = judged(ours, theirs, margin, digits)
+    lines.append(line)
+bases = pd.DataFrame(lines)
 
 # --------------------------------------------------------------------------- the table of the means
 lines = []
@@ -115,7 +136,9 @@ LATENTS = {0.1: "2 of 10", 0.3: "3 of 10"}
 
 found = {}  # a statistic's cosines by seed
 for record in records.read("authors"):
-    for row in record.get("results", []):
+    if not record["run"].startswith("authors-landscape"):
+        continue
+    for row in record["results"]:
         for statistic in OF_FEATURES.values():
             key = row["setting"], row["sparsity"], row["program"], statistic
             found[key] = pd.Series(row[statistic])

@@ -1,18 +1,22 @@
-"""The comparison with the authors' program, as far as it needs no clone: weights, inputs, words."""
+"""The comparisons with other programs, as far as they need no clone: weights, inputs, words."""
 
 import importlib
 import runpy
+import shlex
 from argparse import Namespace
 from pathlib import Path
 
 import bayesncl
 import common
 import landscape
+import run
 import sparse_coding
+import sparsehead
 from conftest import refusal, write_files
 
 import pandas as pd
 import pytest
+import solo
 import theirs
 import torch
 import torch.nn as nn
@@ -55,6 +59,42 @@ def test_their_weights_give_their_outputs(method):
     ours = program.network(program.parser().parse(theirs.OURS.split())).eval()
     ours.load_state_dict(theirs.named_as_ours(model.state_dict()))  # with every name
     assert torch.equal(torch.cat(ours(x)[:2], 1), torch.cat([h, z], 1))
+
+
+def test_solo_learns_weights_give_byols_outputs():
+    def head(d):
+        return nn.Sequential(
+            nn.Linear(d, 1024), nn.BatchNorm1d(1024), nn.ReLU(), nn.Linear(1024, 64)
+        )
+
+    model = nn.Module()  # with the names of theirs
+    model.backbone, model.momentum_backbone = theirs.Backbone("byol"), theirs.Backbone("byol")
+    model.projector, model.momentum_projector, model.predictor = head(64), head(64), head(64)
+    model.classifier = nn.Linear(64, 100)
+    model.eval()
+    x = torch.randn(9, 3, 32, 32)
+    h = model.backbone(x)
+    z = model.projector(h)
+    t = model.momentum_projector(model.momentum_backbone(x))
+
+    words = [*theirs.OURS.split(), *solo.OURS.split(), "--base", "byol"]
+    ours = sparsehead.network(sparsehead.parser("byol").parse(words)).eval()
+    ours.load_state_dict(theirs.named_as_ours(model.state_dict()))  # with every name
+    found = [*ours(x), ours.predictor(z), ours.target(x)]
+    assert torch.equal(torch.cat(found, 1), torch.cat([h, z, model.predictor(z), t], 1))
+
+
+@pytest.mark.parametrize("base", solo.BASES)
+def test_both_programs_get_the_same_settings(base):
+    settings = []
+    for program in "ours", "theirs":
+        _, (command,) = run.rows_of("authors")[f"authors-cpu-{base}-{program}"]
+        flags = [*shlex.split(command)[1:], "--device", "cpu"]
+        if program == "theirs":
+            flags = solo.flags_of(solo.parser().parse_args(flags))
+        found = vars(sparsehead.parser(base).parse(flags))
+        settings.append(found | dict(command=None))
+    assert settings[0] == settings[1]
 
 
 def test_their_inputs_are_standardised_pixels():
@@ -104,16 +144,17 @@ def test_an_interval_is_welchs():
 
 
 REFUSED = {  # flags, and words of the refusal
-    "no clone": ("elsewhere ncl", "git clone"),
-    "a full folder": ("clone ncl --out clone", "--out clone is not empty"),
+    "no clone": ("theirs.py elsewhere ncl", "git clone https://github.com/Cui-Peng-624"),
+    "none of solo-learn": ("solo.py elsewhere byol", "git clone https://github.com/vturrisi"),
+    "a full folder": ("theirs.py clone ncl --out clone", "--out clone is not empty"),
 }
 
 
-@pytest.mark.parametrize("flags, told", REFUSED.values(), ids=REFUSED)
-def test_what_cannot_begin_is_refused(tmp_path, monkeypatch, flags, told):
+@pytest.mark.parametrize("command, told", REFUSED.values(), ids=REFUSED)
+def test_what_cannot_begin_is_refused(tmp_path, monkeypatch, command, told):
     monkeypatch.chdir(tmp_path)
     write_files(tmp_path, {"clone/main_pretrain.py": b""})
-    assert told in refusal(f"theirs.py {flags}")
+    assert told in refusal(command)
 
 
 def test_product_is_the_cosine_of_unit_vectors():

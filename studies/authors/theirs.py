@@ -25,6 +25,7 @@ network our inputs, and it learnt from others.
 """
 
 import argparse
+import functools
 import importlib
 import importlib.machinery
 import json
@@ -87,7 +88,14 @@ class Backbone(nn.Module):
         return self.net(x)
 
 
-RENAMED = {"backbone.net.": "backbone.", "projector.": "head.", "gating_head.": "gating."}
+RENAMED = {
+    "backbone.net.": "backbone.",
+    "projector.": "head.",
+    "gating_head.": "gating.",
+    "predictor.": "predictor.",  # this and the target network: of solo.py's BYOL
+    "momentum_backbone.net.": "target.0.",
+    "momentum_projector.": "target.1.",
+}
 
 
 def named_as_ours(state: dict) -> dict:
@@ -134,18 +142,26 @@ def data_set_of(data: common.Data):
     return CIFAR100
 
 
-def trainer_of(trained: list):
+def nce_and_kl(model, logged: dict) -> dict[str, float]:
+    """The losses of an epoch, of what their model has logged."""
+    found = dict(loss=logged["train_nce_loss_epoch"].item())
+    if model.use_bayes:
+        found["kl"] = logged["train_bayesian_kl_loss_epoch"].item()
+        found["loss"] += model.bayesian_kl_lambda * found["kl"]
+        found["open"] = logged["gating_head_output_hard_mean"].item()  # of the first batch
+    return found
+
+
+def trainer_of(lightning, trained: list, losses):
     """A class in the place of Lightning's Trainer: one core, and no pass over the test images.
 
-    When it has trained a model, it appends the model and a record of each epoch.
+    When it has trained a model, it appends the model and a record of each epoch, with `losses`.
     """
-    import pytorch_lightning
-    from pytorch_lightning.callbacks import LambdaCallback
 
-    class Trainer(pytorch_lightning.Trainer):
+    class Trainer(lightning.Trainer):
         def __init__(self, max_epochs, **_):
             self.records = []
-            watch = LambdaCallback(
+            watch = lightning.callbacks.LambdaCallback(
                 on_train_epoch_start=self.begin_epoch, on_train_epoch_end=self.end_epoch
             )
             super().__init__(
@@ -162,12 +178,7 @@ def trainer_of(trained: list):
             self.began = time.perf_counter()
 
         def end_epoch(self, _, model):
-            logged = self.callback_metrics
-            record = dict(epoch=len(self.records) + 1, loss=logged["train_nce_loss_epoch"].item())
-            if model.use_bayes:
-                record["kl"] = logged["train_bayesian_kl_loss_epoch"].item()
-                record["loss"] += model.bayesian_kl_lambda * record["kl"]
-                record["open"] = logged["gating_head_output_hard_mean"].item()  # of the first batch
+            record = dict(epoch=len(self.records) + 1, **losses(model, self.callback_metrics))
             record["seconds"] = time.perf_counter() - self.began
             images = self.num_training_batches * model.batch_size
             record["images_per_s"] = images / record["seconds"]
@@ -181,39 +192,53 @@ def trainer_of(trained: list):
     return Trainer
 
 
-def bridge(data: common.Data, trained: list) -> None:
-    """Put our network, images and trainer where main_pretrain.py finds them, and mend its imports.
-
-    1. It imports wandb and umap, and uses neither here.
-    2. Its LARS imports `required`, which torch no longer has.
-    3. It logs orthogonality, a matrix, where Lightning wants a number; here it is the mean.
-    """
+def find_program(clone: Path) -> None:
+    """Let the modules of the clone be found; wandb and umap, which are not used here, are empty."""
+    sys.path.insert(0, str(clone))
     for name in "wandb", "umap":
         module = types.ModuleType(name)
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)
         sys.modules.setdefault(name, module)
+
+
+def put_ours(package: str, data: common.Data, trained: list, losses) -> None:
+    """Put our network, images and trainer where main_pretrain.py finds them.
+
+    package: the name by which it imports Lightning
+    """
+    lightning = importlib.import_module(package)
+    lightning.Trainer = trainer_of(lightning, trained, losses)
+    torchvision.datasets.CIFAR100 = data_set_of(data)
+    base = importlib.import_module("solo.methods.base")
+    base.BaseMethod._BACKBONES["resnet18"] = Backbone
+
+
+def bridge(data: common.Data, trained: list) -> None:
+    """Put ours into main_pretrain.py, and mend what stops it.
+
+    1. Its LARS imports `required`, which torch no longer has.
+    2. It logs orthogonality, a matrix, where Lightning wants a number; here it is the mean.
+    """
     importlib.import_module("torch.optim.optimizer").required = object()
-
-    import pytorch_lightning
-    import solo.methods.base
-
-    log = pytorch_lightning.LightningModule.log
+    put_ours("pytorch_lightning", data, trained, nce_and_kl)
+    lightning = importlib.import_module("pytorch_lightning")
+    log = lightning.LightningModule.log
 
     def log_mean(self, name, value, *args, **options):
         log(self, name, torch.as_tensor(value).float().mean(), *args, **options)
 
-    pytorch_lightning.LightningModule.log = log_mean
-    pytorch_lightning.Trainer = trainer_of(trained)
-    torchvision.datasets.CIFAR100 = data_set_of(data)
-    solo.methods.base.BaseMethod._BACKBONES["resnet18"] = Backbone
+    lightning.LightningModule.log = log_mean
 
 
-def run_their_program(clone: Path, words: list[str], data: common.Data):
-    """The model that main_pretrain.py of the clone trains, and a record of each epoch."""
+def run_their_program(clone: Path, words: list[str], bridge):
+    """The model that main_pretrain.py of the clone trains, and a record of each epoch.
+
+    bridge: a function that gets the list to which they are appended
+    """
     trained = []
-    sys.path.insert(0, str(clone))
     try:
-        bridge(data, trained)
+        find_program(clone)
+        bridge(trained)
     except ImportError as error:
         raise common.BadInput(f"{error}: install the packages that --help lists") from error
     program = str(clone / "main_pretrain.py")
@@ -247,61 +272,77 @@ def write_run(folder: Path, settings: dict, records: list[dict], arrays: dict, w
             file.write(json.dumps(record).encode() + b"\n")
 
 
-def parser():
-    flags = argparse.ArgumentParser(
-        prog="theirs.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    count = common.number(int, 1)
-    add = flags.add_argument
-    add("clone", type=Path, help="folder of the clone")
-    add("method", choices=METHODS)
-    add("--epochs", type=count, default=20)
-    add("--limit", type=count, help="train on so many images, classes in proportion")
-    add("--seed", type=common.number(int, 0), default=1)
-    add("--data-root", default="data", help="folder of the data sets (default: data)")
-    add("--device", choices=["cpu"], default="cpu")
-    add("--out", type=Path, help="run folder (default: runs/theirs-METHOD-seedSEED)")
-    return flags
+def measure_and_write(out, clone, words, settings, data, trained, measured=lambda z, y: {}):
+    """Measure what run_their_program returned, in our model, and write a finished run's folder.
 
-
-def main(argv=None):
-    args = parser().parse_args(argv)
-    clone = args.clone.resolve()
-    there = (clone / "main_pretrain.py").exists()
-    address = "https://github.com/Cui-Peng-624/BayesNCL"
-    common.need(there, f"{clone} has no main_pretrain.py: git clone {address} {args.clone}")
-    out = args.out or Path(f"runs/theirs-{args.method}-seed{args.seed}")
-    common.need(not out.exists() or not any(out.iterdir()), f"--out {out} is not empty")
-
-    # Our program's settings by the same flags: they choose the images, and tell what z is.
-    ours = importlib.import_module(args.method)
-    flags = [*OURS.split(), "--epochs", str(args.epochs), "--seed", str(args.seed)]
-    flags += ["--data-root", args.data_root, "--device", args.device]
-    if args.limit:
-        flags += ["--limit", str(args.limit)]
-    settings = ours.parser().parse(flags)
-    data = common.Data(settings)
-
-    words = words_for(args.method, args.epochs, settings.warmup, args.seed)
-    trained, records = run_their_program(clone, words, data)
-
-    weights = trained.state_dict()
-    model = ours.network(settings)
+    measured: a function of z and y, for further numbers
+    """
+    their_model, records = trained
+    weights = their_model.state_dict()
+    model = importlib.import_module(settings.method).network(settings)
     model.load_state_dict(named_as_ours(weights))
     metrics, h, z = common.evaluate(nn.Sequential(TheirInputs(), model), data, settings)
-    metrics |= measured_by_authors(z, data.test["y"])
+    metrics |= measured(z, data.test["y"])
     common.print_table(metrics, data)
 
     seconds = sum(record["seconds"] for record in records)
     final = dict(event="final", epochs=len(records), **metrics, seconds_train=seconds)
     arrays = dict(h=h.numpy(), z=z.numpy(), y=data.classes["y"][data.test["y"]])
-    commit = subprocess.getoutput(f"git -C {shlex.quote(str(clone))} rev-parse --short=10 HEAD")
     command = shlex.join(["main_pretrain.py", *words])
-    about = dict(vars(settings), authors_commit=commit, authors_command=command)
+    about = dict(vars(settings), authors_commit=commit_of(clone), authors_command=command)
     del about["command"]  # it was not our program
     write_run(out, about, [*records, final], arrays, weights)
+
+
+def commit_of(clone: Path) -> str:
+    return subprocess.getoutput(f"git -C {shlex.quote(str(clone))} rev-parse --short=10 HEAD")
+
+
+def parser(name: str, doc: str, methods, epochs: int):
+    """The command line of this program and of solo.py."""
+    flags = argparse.ArgumentParser(
+        prog=f"{name}.py",
+        description=doc,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    count = common.number(int, 1)
+    add = flags.add_argument
+    add("clone", type=Path, help="folder of the clone")
+    add("method", choices=methods)
+    add("--epochs", type=count, default=epochs)
+    add("--limit", type=count, help="train on so many images, classes in proportion")
+    add("--seed", type=common.number(int, 0), default=1)
+    add("--data-root", default="data", help="folder of the data sets (default: data)")
+    add("--device", choices=["cpu"], default="cpu")
+    add("--out", type=Path, help=f"run folder (default: runs/{name}-METHOD-seedSEED)")
+    return flags
+
+
+def checked(args, name: str, address: str) -> tuple[Path, Path]:
+    """The folders of the clone and of the run; BadInput where they are not there, or not empty."""
+    clone = args.clone.resolve()
+    there = (clone / "main_pretrain.py").exists()
+    common.need(there, f"{clone} has no main_pretrain.py: git clone {address} {args.clone}")
+    out = args.out or Path(f"runs/{name}-{args.method}-seed{args.seed}")
+    common.need(not out.exists() or not any(out.iterdir()), f"--out {out} is not empty")
+    return clone, out
+
+
+def flags_of(args) -> list[str]:
+    """Our programs' flags of the settings that both have: they choose the images."""
+    flags = [*OURS.split(), "--epochs", str(args.epochs), "--seed", str(args.seed)]
+    flags += ["--data-root", args.data_root, "--device", args.device]
+    return flags + (["--limit", str(args.limit)] if args.limit else [])
+
+
+def main(argv=None):
+    args = parser("theirs", __doc__, METHODS, 20).parse_args(argv)
+    clone, out = checked(args, "theirs", "https://github.com/Cui-Peng-624/BayesNCL")
+    settings = importlib.import_module(args.method).parser().parse(flags_of(args))
+    data = common.Data(settings)
+    words = words_for(args.method, args.epochs, settings.warmup, args.seed)
+    trained = run_their_program(clone, words, functools.partial(bridge, data))
+    measure_and_write(out, clone, words, settings, data, trained, measured_by_authors)
 
 
 if __name__ == "__main__":
