@@ -16,7 +16,7 @@ from conftest import refusal, write_files
 
 import pandas as pd
 import pytest
-import solo
+import solo_learn
 import theirs
 import torch
 import torch.nn as nn
@@ -77,21 +77,21 @@ def test_solo_learns_weights_give_byols_outputs():
     z = model.projector(h)
     t = model.momentum_projector(model.momentum_backbone(x))
 
-    words = [*theirs.OURS.split(), *solo.OURS.split(), "--base", "byol"]
+    words = [*theirs.OURS.split(), *solo_learn.OURS.split(), "--base", "byol"]
     ours = sparsehead.network(sparsehead.parser("byol").parse(words)).eval()
     ours.load_state_dict(theirs.named_as_ours(model.state_dict()))  # with every name
     found = [*ours(x), ours.predictor(z), ours.target(x)]
     assert torch.equal(torch.cat(found, 1), torch.cat([h, z, model.predictor(z), t], 1))
 
 
-@pytest.mark.parametrize("base", solo.BASES)
+@pytest.mark.parametrize("base", solo_learn.BASES)
 def test_both_programs_get_the_same_settings(base):
     settings = []
     for program in "ours", "theirs":
         _, (command,) = run.rows_of("authors")[f"authors-cpu-{base}-{program}"]
         flags = [*shlex.split(command)[1:], "--device", "cpu"]
         if program == "theirs":
-            flags = solo.flags_of(solo.parser().parse_args(flags))
+            flags = solo_learn.flags_of(solo_learn.parser().parse_args(flags))
         found = vars(sparsehead.parser(base).parse(flags))
         settings.append(found | dict(command=None))
     assert settings[0] == settings[1]
@@ -145,7 +145,7 @@ def test_an_interval_is_welchs():
 
 REFUSED = {  # flags, and words of the refusal
     "no clone": ("theirs.py elsewhere ncl", "git clone https://github.com/Cui-Peng-624"),
-    "none of solo-learn": ("solo.py elsewhere byol", "git clone https://github.com/vturrisi"),
+    "none of solo-learn": ("solo_learn.py elsewhere byol", "git clone https://github.com/vturrisi"),
     "a full folder": ("theirs.py clone ncl --out clone", "--out clone is not empty"),
 }
 

@@ -92,7 +92,7 @@ RENAMED = {
     "backbone.net.": "backbone.",
     "projector.": "head.",
     "gating_head.": "gating.",
-    "predictor.": "predictor.",  # this and the target network: of solo.py's BYOL
+    "predictor.": "predictor.",  # this and the target network: of solo_learn.py's BYOL
     "momentum_backbone.net.": "target.0.",
     "momentum_projector.": "target.1.",
 }
@@ -299,7 +299,7 @@ def commit_of(clone: Path) -> str:
 
 
 def parser(name: str, doc: str, methods, epochs: int):
-    """The command line of this program and of solo.py."""
+    """The command line of this program and of solo_learn.py."""
     flags = argparse.ArgumentParser(
         prog=f"{name}.py",
         description=doc,

@@ -1,9 +1,9 @@
 """Two of SparseHead's bases by solo-learn: main_pretrain.py of a clone, with our ResNet-8.
 
     git clone https://github.com/vturrisi/solo-learn ../solo-learn
-    python studies/authors/solo.py ../solo-learn barlow --limit 5000 --seed 1
-    python studies/authors/solo.py ../solo-learn byol --limit 5000 --seed 1
-    python studies/authors/solo.py ../solo-learn losses        six losses on the same embeddings
+    python studies/authors/solo_learn.py ../solo-learn barlow --limit 5000 --seed 1
+    python studies/authors/solo_learn.py ../solo-learn byol --limit 5000 --seed 1
+    python studies/authors/solo_learn.py ../solo-learn losses    six losses on the same embeddings
 
 SparseHead's authors published no code; theirs is here solo-learn's, the wider used program for its
 bases. Theirs are loss, views, batches, schedule, target network and training loop; ours are the
@@ -173,7 +173,7 @@ def compare_losses(clone: Path, out: Path) -> None:
 
 # -------------------------------------------------------------------------------------- the program
 def parser():
-    return theirs.parser("solo", __doc__, [*BASES, "losses"], 10)
+    return theirs.parser("solo_learn", __doc__, [*BASES, "losses"], 10)
 
 
 def flags_of(args) -> list[str]:
@@ -183,7 +183,7 @@ def flags_of(args) -> list[str]:
 
 def main(argv=None):
     args = parser().parse_args(argv)
-    clone, out = theirs.checked(args, "solo", ADDRESS)
+    clone, out = theirs.checked(args, "solo_learn", ADDRESS)
     if args.method == "losses":
         return compare_losses(clone, out)
     settings = sparsehead.parser(args.method).parse(flags_of(args))
