@@ -28,7 +28,7 @@ OWN = "own_"  # before a number by each embedding's own rule
 SHOWN = {  # heading: a number of a pair, digits, whether it is a difference
     "matched": ("matched", 2, False),
     "rotated": ("rotated_matched", 2, False),
-    "random images": ("images_in_z_matched", 2, False),
+    "random images": ("images_matched", 2, False),
     "matched less rotated": ("matched_less_rotated", 3, True),
     "above 0.7, less rotated": ("above_less_rotated", 2, True),
     "matched less rotated, own rule": (OWN + "matched_less_rotated", 3, True),
