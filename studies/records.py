@@ -25,6 +25,7 @@ import sys
 from pathlib import Path
 
 try:
+    import numpy as np
     import pandas as pd
     from scipy import stats
 except ImportError as error:
@@ -205,6 +206,60 @@ def table(rows: dict[str, str], headings: list[str], more: dict | None = None) -
         line["n"] = " to ".join(str(n) for n in sorted({min(sizes), max(sizes)}))
         lines.append(line)
     return pd.DataFrame(lines)
+
+
+# ----------------------------------------------------------------------- pairs of seeds (../seeds)
+def pairs_of(data: str, row: str, key: str) -> dict[tuple, float]:
+    """A number of every pair of seeds of a row of studies/seeds that is on record."""
+    found = {}
+    for record in read("seeds"):
+        settings = record["settings"]
+        is_row = (settings.get("data"), settings.get("row")) == (data, row)
+        if is_row and key in record["interpret"]:
+            found[tuple(settings["pair"])] = record["interpret"][key]
+    return found
+
+
+def less(one: dict[tuple, float], other: dict[tuple, float]) -> dict[tuple, float]:
+    """The differences of the pairs that both have."""
+    return {pair: one[pair] - other[pair] for pair in one if pair in other}
+
+
+def seeds_of(pairs: dict[tuple, float]) -> list:
+    return sorted({seed for pair in pairs for seed in pair})
+
+
+def jackknife(pairs: dict[tuple, float]) -> tuple[float, float]:
+    """The mean over pairs of seeds, and half its 95 % interval; nan with two seeds or fewer.
+
+    Pairs that share a seed are not independent, so that seeds are left out one by one.
+    """
+    mean = np.mean([*pairs.values()]).item()
+    seeds = seeds_of(pairs)
+    without = []
+    for seed in seeds:
+        rest = [value for pair, value in pairs.items() if seed not in pair]
+        if rest:
+            without.append(np.mean(rest))
+    n = len(seeds)
+    if n < 3 or len(without) < n:
+        return mean, math.nan
+    squares = np.square(np.array(without) - np.mean(without)).sum()
+    error = math.sqrt((n - 1) / n * squares)
+    return mean, stats.t.ppf(0.975, n - 1).item() * error
+
+
+def cell_of_pairs(pairs: dict[tuple, float], digits: int, is_difference: bool) -> str:
+    """The mean and half its interval, as cell() shows them; a dash where there is no pair."""
+    if not pairs:
+        return "–"
+    mean, half = jackknife(pairs)
+    text = f"{mean:{'+' if is_difference else ''}.{digits}f}"
+    if is_difference and float(text) == 0:
+        text = text[1:]
+    if not math.isnan(half):
+        text += f" ± {half:.{digits}f}"
+    return text.replace("-", "−")
 
 
 # ----------------------------------------------------------------------------------- a run's record

@@ -1,12 +1,9 @@
 """What comes back with another seed: means over pairs of seeds, with a jackknife over seeds."""
 
-import math
-
-import records
+from records import cell_of_pairs, less, pairs_of, seeds_of
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 DATA = {"built-in": "shapes", "MNIST-1D": "mnist1d", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
 ROWS = {
@@ -35,46 +32,6 @@ SHOWN = {  # heading: a number of a pair, digits, whether it is a difference
 }
 
 
-def pairs_of(data: str, row: str, key: str) -> dict[tuple, float]:
-    """A number of every pair of a row that is on record."""
-    found = {}
-    for record in records.read("seeds"):
-        settings = record["settings"]
-        is_row = (settings.get("data"), settings.get("row")) == (data, row)
-        if is_row and key in record["interpret"]:
-            found[tuple(settings["pair"])] = record["interpret"][key]
-    return found
-
-
-def less(one: dict[tuple, float], other: dict[tuple, float]) -> dict[tuple, float]:
-    """The differences of the pairs that both have."""
-    return {pair: one[pair] - other[pair] for pair in one if pair in other}
-
-
-def seeds_of(pairs: dict[tuple, float]) -> list:
-    return sorted({seed for pair in pairs for seed in pair})
-
-
-def jackknife(pairs: dict[tuple, float]) -> tuple[float, float]:
-    """The mean over pairs of seeds, and half its 95 % interval; nan with two seeds or fewer.
-
-    Pairs that share a seed are not independent, so that seeds are left out one by one.
-    """
-    mean = float(np.mean([*pairs.values()])) if pairs else math.nan
-    seeds = seeds_of(pairs)
-    without = []
-    for seed in seeds:
-        rest = [value for pair, value in pairs.items() if seed not in pair]
-        if rest:
-            without.append(np.mean(rest))
-    n = len(seeds)
-    if n < 3 or len(without) < n:
-        return mean, math.nan
-    squares = np.square(np.array(without) - np.mean(without)).sum()
-    error = math.sqrt((n - 1) / n * squares)
-    return mean, stats.t.ppf(0.975, n - 1) * error
-
-
 def by_what_differs(pairs: dict[tuple, float]) -> dict[str, dict[tuple, float]]:
     """Pairs of starts, by what is the same. What differs is the pair: of both, the two starts."""
     found = {"same weights": {}, "same order": {}, "neither": {}}
@@ -93,19 +50,6 @@ def by_what_differs(pairs: dict[tuple, float]) -> dict[str, dict[tuple, float]]:
     }
 
 
-def text(pairs: dict[tuple, float], digits: int, is_difference: bool) -> str:
-    """The mean and half its interval, as records.cell shows them; a dash where there is no pair."""
-    if not pairs:
-        return "–"
-    mean, half = jackknife(pairs)
-    shown = f"{mean:{'+' if is_difference else ''}.{digits}f}"
-    if is_difference and float(shown) == 0:
-        shown = shown[1:]
-    if not math.isnan(half):
-        shown += f" ± {half:.{digits}f}"
-    return shown.replace("-", "−")
-
-
 # ------------------------------------------------------- what comes back, by data set and by method
 lines = []
 for label, data in DATA.items():
@@ -115,7 +59,7 @@ for label, data in DATA.items():
             continue
         line = {"": f"{label}: {name}"}
         for heading, (key, digits, is_difference) in SHOWN.items():
-            line[heading] = text(pairs_of(data, row, key), digits, is_difference)
+            line[heading] = cell_of_pairs(pairs_of(data, row, key), digits, is_difference)
         lines.append(line | {"n": len(seeds_of(pairs))})
 returned = pd.DataFrame(lines)
 
@@ -130,7 +74,9 @@ for label, data in DATA.items():
         line = {"matched less rotated": f"{label}, {rule}"}
         for name, row in ROWS.items():
             if row in ("ncl", "bayesncl", "ncl-topk", "lpjepa"):
-                line[f"{name} − SimCLR"] = text(less(pairs_of(data, row, key), of_simclr), 3, True)
+                line[f"{name} − SimCLR"] = cell_of_pairs(
+                    less(pairs_of(data, row, key), of_simclr), 3, True
+                )
         if set(line.values()) - {"–"} != {line["matched less rotated"]}:
             lines.append(line)
 compared = pd.DataFrame(lines)
@@ -143,9 +89,9 @@ for label, data in DATA.items():
         back = pairs_of(data, row, "back")
         if not back or row not in ("ncl", "bayesncl", "ncl-topk", "lpjepa"):
             continue
-        line = {"": f"{label}: {name}", "come back (r ≥ 0.9)": text(back, 2, False)}
+        line = {"": f"{label}: {name}", "come back (r ≥ 0.9)": cell_of_pairs(back, 2, False)}
         for of, prefix in LABELS.get(data, {"classes": ""}).items():
             pairs = pairs_of(data, row, prefix + "lead_of_back")
-            line[f"lead of these − others: {of}"] = text(pairs, 1, True)
+            line[f"lead of these − others: {of}"] = cell_of_pairs(pairs, 1, True)
         lines.append(line)
 trusted = pd.DataFrame(lines).fillna("–")

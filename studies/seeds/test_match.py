@@ -94,11 +94,11 @@ def test_a_jackknife_of_sums_is_the_t_interval():
     of_seed = {1: 0.2, 2: 0.5, 3: -0.1, 4: 0.9}
     pairs = {(i, j): of_seed[i] + of_seed[j] for i, j in itertools.combinations(of_seed, 2)}
     values = np.array([*of_seed.values()])
-    mean, half = TABLE["jackknife"](pairs)
+    mean, half = records.jackknife(pairs)
     assert mean == pytest.approx(2 * values.mean())
     error = 2 * values.std(ddof=1) / 4**0.5
     assert half == pytest.approx(3.182446 * error)  # Student's t, three degrees of freedom
-    assert math.isnan(TABLE["jackknife"]({(1, 2): 0.3})[1])
+    assert math.isnan(records.jackknife({(1, 2): 0.3})[1])
 
 
 def test_pairs_of_starts_are_told_by_what_is_the_same():
@@ -144,10 +144,10 @@ def test_pairs_are_measured_once_and_read(kept):
     before = kept.read_bytes()
     run_program("match.py shapes --seeds 1 2 3")
     assert kept.read_bytes() == before
-    ncl = TABLE["pairs_of"]("shapes", "ncl", "matched_less_rotated")
-    simclr = TABLE["pairs_of"]("shapes", "simclr", "matched_less_rotated")
+    ncl = records.pairs_of("shapes", "ncl", "matched_less_rotated")
+    simclr = records.pairs_of("shapes", "simclr", "matched_less_rotated")
     assert [*ncl] == of_three
-    assert TABLE["less"](ncl, simclr) == {(1, 2): ncl[1, 2] - simclr[1, 2]}
+    assert records.less(ncl, simclr) == {(1, 2): ncl[1, 2] - simclr[1, 2]}
 
 
 @pytest.mark.parametrize("method", start.METHODS)
