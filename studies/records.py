@@ -171,16 +171,22 @@ def power(differences: pd.Series, effect: float) -> float:
     return too_high + too_low
 
 
+def with_half(mean: float, half: float, digits: int, is_difference: bool) -> str:
+    """A number ± half its interval, if there is one; differences have a sign, but for 0."""
+    text = f"{mean:{'+' if is_difference else ''}.{digits}f}"
+    if float(text) == 0:
+        text = text.lstrip("+-")
+    if math.isfinite(half):
+        text += f" ± {half:.{digits}f}"
+    return text.replace("-", "−")
+
+
 def cell(found: pd.Series, digits: int, is_difference: bool) -> str:
     """The mean over seeds ± their standard deviation; of differences ± half the 95 % interval."""
     spread = half_interval(found) if is_difference else found.std()
-    sign = "+" if is_difference else ""
-    text = f"{found.mean():{sign}.{digits}f}"
-    if re.fullmatch(r"[+-]0(\.0*)?", text):
-        text = text[1:]
-    if len(found) > (1 if is_difference else 2):
-        text += f" ± {spread:.{digits}f}"
-    return text.replace("-", "−")
+    if len(found) <= (1 if is_difference else 2):
+        spread = math.nan
+    return with_half(found.mean(), spread, digits, is_difference)
 
 
 def shows_difference(what: str, formula: str) -> bool:
@@ -232,20 +238,17 @@ def seeds_of(pairs: dict[tuple, float]) -> list:
 def jackknife(pairs: dict[tuple, float]) -> tuple[float, float]:
     """The mean over pairs of seeds, and half its 95 % interval; nan with two seeds or fewer.
 
-    Pairs that share a seed are not independent, so that seeds are left out one by one.
+    Pairs that share a seed are not independent, so that seeds are left out one by one. The interval
+    is right where a pair's number is a sum of its seeds' effects, else too wide.
     """
     mean = np.mean([*pairs.values()]).item()
     seeds = seeds_of(pairs)
-    without = []
-    for seed in seeds:
-        rest = [value for pair, value in pairs.items() if seed not in pair]
-        if rest:
-            without.append(np.mean(rest))
     n = len(seeds)
-    if n < 3 or len(without) < n:
+    rests = [[value for pair, value in pairs.items() if seed not in pair] for seed in seeds]
+    if n < 3 or not all(rests):
         return mean, math.nan
-    squares = np.square(np.array(without) - np.mean(without)).sum()
-    error = math.sqrt((n - 1) / n * squares)
+    without = np.array([np.mean(rest) for rest in rests])
+    error = math.sqrt((n - 1) / n * np.square(without - without.mean()).sum())
     return mean, stats.t.ppf(0.975, n - 1).item() * error
 
 
@@ -253,13 +256,7 @@ def cell_of_pairs(pairs: dict[tuple, float], digits: int, is_difference: bool) -
     """The mean and half its interval, as cell() shows them; a dash where there is no pair."""
     if not pairs:
         return "–"
-    mean, half = jackknife(pairs)
-    text = f"{mean:{'+' if is_difference else ''}.{digits}f}"
-    if is_difference and float(text) == 0:
-        text = text[1:]
-    if not math.isnan(half):
-        text += f" ± {half:.{digits}f}"
-    return text.replace("-", "−")
+    return with_half(*jackknife(pairs), digits, is_difference)
 
 
 # ----------------------------------------------------------------------------------- a run's record

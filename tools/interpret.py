@@ -49,9 +49,10 @@ To compare two embeddings, give both --active top:0.01: leads depend on n.
 --beside names another embedding of the same images, such as that of another seed. A dimension's
 partner there is the one whose strengths correlate most with its own over all images, where a
 strength is 0 on what is not active. Two dimensions are mutual partners if each is the other's.
-Partners by chance are given, too, each on as many images as the dimension that it stands for, the
-mean of five draws: "rotated", the axes of the other z after a random rotation, and random images of
-it as directions. Where rotated axes are as good partners, z comes back and its axes do not.
+Two controls are given, each on as many images as the dimension that it stands for, the mean of five
+draws: "rotated", the axes of the other z after a random rotation, and random images of
+it as directions. Where rotated axes are as good partners, the axes do not come back, though the
+space may.
 
 Distinct. Several dimensions may be active on the same images. Dimensions are counted as one where
 the Jaccard index of their lists, images of both over images of either, is 0.9 or more: going from
@@ -865,11 +866,11 @@ def mean_and_scale(a: Activations) -> tuple[np.ndarray, np.ndarray]:
 def correlations(a: Activations, b: Activations):
     """Yield a slice of the dimensions of b, and those of a's dimensions with them, (K_a, width).
 
-    a and b are of the same images. It is Pearson's correlation over all of them of that by which a
-    dimension is judged everywhere here: its strength |z_k| on its list, in rows of norm 1, and 0 on
-    the other images. So the length of an image's z does not count, nor what a dimension does below
-    its list. Of a dense z with signs +k and -k have partners of their own; the sign of a sparse
-    one does not count. It is 0 where one of the two does not vary.
+    a and b are of the same images. It is Pearson's correlation, over all of them, of strengths: |z_k|
+    in rows of norm 1 on a dimension's list, 0 on the other images. So the length of an image's z does
+    not count, nor what a dimension does below its list. Of a dense z with signs +k and -k have
+    partners of their own; the sign of a sparse one does not count. It is 0 where one of the two does
+    not vary.
     """
     _, scale = mean_and_scale(a)
     rows = sparse_matrix(a.dims, a.images, a.strengths * scale[a.dims], (a.K, a.N))
@@ -959,7 +960,7 @@ def partner_numbers(found: Partners) -> dict[str, float | None]:
 
 
 def rivals(z: np.ndarray | Entries, b: Activations, rule: str):
-    """Yield what is in the place of the live dimensions of z by chance: a name, lists as large.
+    """Yield the controls, DRAWS times each: a name, and lists as long as z's live dimensions'.
 
     b: the lists of z by the rule; rotated: its axes after a rotation; images_in_z: directions of
     random images. DRAWS of each, of more than LARGE dimensions one.

@@ -20,8 +20,6 @@ import json
 import math
 import pickle
 import runpy
-import shlex
-import subprocess
 import sys
 import tempfile
 import types
@@ -33,6 +31,7 @@ import common  # noqa: E402
 import sparse_coding  # noqa: E402
 
 import numpy as np  # noqa: E402
+import theirs  # noqa: E402
 import torch  # noqa: E402
 import torch.nn as nn  # noqa: E402
 
@@ -106,7 +105,7 @@ def bridge(ends: list) -> None:
     1. It imports wandb and yacs: the first is not used, give() stands in for the second.
     2. It calls int and float by names that numpy no longer has.
     3. Its loss compares all pairs of 1,024 outputs in one (1024, 1024, 50).
-    4. It pickles the models, of which Product is no part that could be.
+    4. It pickles the models, which fails with Product in them; nothing is pickled.
     """
     sys.modules["wandb"] = types.ModuleType("wandb")
     np.float, np.int = float, int
@@ -195,8 +194,7 @@ def main(argv=None):
     address = "https://github.com/ashwinipokle/contrastive_landscape"
     there = (clone / "main_simclr.py").exists()
     common.need(there, f"{clone} has no main_simclr.py: git clone {address} {args.clone}")
-    commit = subprocess.getoutput(f"git -C {shlex.quote(str(clone))} rev-parse --short=10 HEAD")
-    about = dict(method="landscape", authors_commit=commit, out=str(args.out))
+    about = dict(method="landscape", authors_commit=theirs.commit_of(clone), out=str(args.out))
     common.new_folder(args.out, about | dict(epochs=args.epochs, seeds=args.seeds), "cpu")
 
     ends = []

@@ -5,10 +5,10 @@
     python studies/authors/solo_learn.py ../solo-learn byol --limit 5000 --seed 1
     python studies/authors/solo_learn.py ../solo-learn losses    six losses on the same embeddings
 
-SparseHead's authors published no code; theirs is here solo-learn's, the wider used program for its
-bases. Theirs are loss, views, batches, schedule, target network and training loop; ours are the
-network's layers, the images as arrays, and all settings, which words_for() writes in their words.
-What is measured, and what a run folder has, is as in theirs.py.
+SparseHead's authors published no code; "theirs" here is solo-learn's, the more widely used program
+for its bases. Theirs are loss, views, batches, schedule, target network and training loop; ours are
+the network's layers, the images as arrays, and all settings, which words_for() writes as their
+arguments. What is measured, and what a run folder has, is as in theirs.py.
 
 It needs Lightning in the version of their requirements.txt, in an environment of its own:
 
@@ -22,7 +22,7 @@ What we change: Barlow Twins' projector has three layers there, and gets our two
 3. Their warm-up begins at 3e-5 and is at the peak after one step fewer.
 4. Their BYOL has the cosine as it is; in ours norms below 0.01 count as 0.01.
 5. They train a linear classifier of h beside it, without effect on the rest.
-With their words for it, both losses are ours: scale_loss = 1 (its default: 0.024) and lamb = 0.005
+With these arguments both losses equal ours: scale_loss = 1 (its default: 0.024) and lamb = 0.005
 (0.0051) for Barlow Twins; BYOL's momentum rises from 0.99 to 1 along half a cosine in both.
 """
 

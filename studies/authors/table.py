@@ -4,12 +4,11 @@ import math
 
 import records
 import sparse_coding
-from records import cell, values, welch
+from records import cell, values, welch, with_half
 
 import pandas as pd
 
 METHODS = {"SimCLR": "simclr", "NCL": "ncl", "BayesNCL": "bayesncl"}
-BASES = {"Barlow Twins": "barlow", "BYOL": "byol"}
 PROGRAMS = "ours", "theirs"
 MEASURES = {  # a number of the records, its margin in the plan, digits behind the point
     "LP@1": ("lp1", 1.5, 1),
@@ -50,20 +49,13 @@ def verdict(difference: float, half: float, margin: float) -> str:
 
 def text(difference: float, half: float, digits: int) -> str:
     """A difference with half its interval, if there is one; a dash where nothing is on record."""
-    if math.isnan(difference):
-        return "–"
-    shown = f"{difference:+.{digits}f}"
-    if float(shown) == 0:
-        shown = shown[1:]
-    if math.isfinite(half):
-        shown += f" ± {half:.{digits}f}"
-    return shown.replace("-", "−")
+    return "–" if math.isnan(difference) else with_half(difference, half, digits, True)
 
 
 def sizes(*found: pd.Series) -> str:
     """How many seeds there are, from the fewest to the most."""
-    counts = sorted({len(series) for series in found})
-    return " to ".join(map(str, [counts[0], *counts[1:][-1:]]))
+    counts = {len(series) for series in found}
+    return " to ".join(str(n) for n in sorted({min(counts), max(counts)}))
 
 
 # ------------------------------------------------------------------------ the table of the verdicts
@@ -86,21 +78,6 @@ for measure, (key, margin, digits) in MEASURES.items():
             line[label] = judged(*of_both, margin, digits)
     lines.append(line)
 compared = pd.DataFrame(lines)
-
-# --------------------------------------------------------------------------- the table of the bases
-lines = []
-for measure in OF_A_DENSE_Z:
-    key, margin, digits = MEASURES[measure]
-    if measure == "loss":
-        measure, margin, digits = "loss, %", 3, 1
-    line = {"ours − theirs": measure, "margin": f"{margin:g}"}
-    for label, base in BASES.items():
-        ours, theirs = (of_seeds(base, program, key) for program in PROGRAMS)
-        if measure == "loss, %":
-            ours, theirs = 100 * ours / ours.mean(), 100 * theirs / ours.mean()
-        line[label] = judged(ours, theirs, margin, digits)
-    lines.append(line)
-bases = pd.DataFrame(lines)
 
 # --------------------------------------------------------------------------- the table of the means
 lines = []

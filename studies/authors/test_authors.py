@@ -97,6 +97,37 @@ def test_both_programs_get_the_same_settings(base):
     assert settings[0] == settings[1]
 
 
+OF_BOTH = {  # solo-learn's name of an argument: its value in the plan
+    "optimizer.name": "adam",
+    "optimizer.lr": "0.003",
+    "optimizer.weight_decay": "1e-06",
+    "optimizer.batch_size": "256",
+    "max_epochs": "10",
+    "scheduler.warmup_epochs": "1",
+    "method_kwargs.proj_hidden_dim": "1024",
+    "method_kwargs.proj_output_dim": "64",
+}
+OF_ONE = {
+    "barlow": {"method_kwargs.scale_loss": "1", "method_kwargs.lamb": "0.005"},
+    "byol": {"method_kwargs.pred_hidden_dim": "1024", "momentum.base_tau": "0.99"},
+}
+
+
+@pytest.mark.parametrize("base", solo_learn.BASES)
+def test_solo_learn_gets_what_was_planned(base):
+    args = solo_learn.parser().parse_args(["../solo-learn", base])
+    settings = sparsehead.parser(base).parse(solo_learn.flags_of(args))
+    words = [word.lstrip("+") for word in solo_learn.words_for(settings) if "=" in word]
+    given = dict(word.split("=") for word in words)
+    expected = OF_BOTH | OF_ONE[base]
+    assert {name: given[name] for name in expected} == expected
+    (view,) = solo_learn.views_for(settings)
+    assert view["rrc"]["crop_min_scale"] == 0.2
+    jitter = dict(prob=0.8, brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1)
+    assert view["color_jitter"] == jitter
+    assert (view["grayscale"]["prob"], view["gaussian_blur"]["prob"]) == (0.1, 0.0)
+
+
 def test_their_inputs_are_standardised_pixels():
     pixels = torch.randint(256, (5, 3, 32, 32), dtype=torch.uint8)
     standardise = Normalize(theirs.TheirInputs.MEAN, theirs.TheirInputs.STD)

@@ -1,9 +1,9 @@
 """Train with the authors' own program: main_pretrain.py of a clone, as it is, with our ResNet-8.
 
     git clone https://github.com/Cui-Peng-624/BayesNCL ../BayesNCL
-    python studies/authors/theirs.py ../BayesNCL simclr --limit 10000 --seed 1
-    python studies/authors/theirs.py ../BayesNCL ncl --limit 10000 --seed 1
-    python studies/authors/theirs.py ../BayesNCL bayesncl --limit 10000 --seed 1
+    python studies/authors/theirs.py ../BayesNCL simclr --limit 5000 --seed 1
+    python studies/authors/theirs.py ../BayesNCL ncl --limit 5000 --seed 1
+    python studies/authors/theirs.py ../BayesNCL bayesncl --limit 5000 --seed 1
 
 Theirs are loss, gate, views, batches, LARS, schedule and training loop (PyTorch Lightning), with
 the settings of their scripts/pretrain/cifar/*.yaml and, for BayesNCL, of their README. Ours are the
@@ -20,8 +20,8 @@ It needs PyTorch Lightning of the authors' time, in an environment of its own:
 What stops their program today is bridged, see bridge().
 
 The run folder has config.json, metrics.jsonl and embeddings.npz, as that of a method, and
-authors.pt, their weights. It has no checkpoint: the tools that read pictures would give this
-network our inputs, and it learnt from others.
+authors.pt, their weights. It has no checkpoint: tools that read images would give this network
+our inputs, and it was trained on theirs.
 """
 
 import argparse
@@ -261,17 +261,6 @@ def measured_by_authors(z: torch.Tensor, y: torch.Tensor) -> dict[str, float]:
     )
 
 
-def write_run(folder: Path, settings: dict, records: list[dict], arrays: dict, weights) -> None:
-    """A finished run's folder."""
-    common.new_folder(folder, settings, "cpu")
-    with common.replacing(folder / "embeddings.npz") as file:
-        np.savez(file, **arrays)
-    common.save(folder / "authors.pt", weights)
-    with common.replacing(folder / "metrics.jsonl") as file:
-        for record in records:
-            file.write(json.dumps(record).encode() + b"\n")
-
-
 def measure_and_write(out, clone, words, settings, data, trained, measured=lambda z, y: {}):
     """Measure what run_their_program returned, in our model, and write a finished run's folder.
 
@@ -291,11 +280,20 @@ def measure_and_write(out, clone, words, settings, data, trained, measured=lambd
     command = shlex.join(["main_pretrain.py", *words])
     about = dict(vars(settings), authors_commit=commit_of(clone), authors_command=command)
     del about["command"]  # it was not our program
-    write_run(out, about, [*records, final], arrays, weights)
+    common.new_folder(out, about, "cpu")
+    with common.replacing(out / "embeddings.npz") as file:
+        np.savez(file, **arrays)
+    common.save(out / "authors.pt", weights)
+    with common.replacing(out / "metrics.jsonl") as file:
+        for record in [*records, final]:
+            file.write(json.dumps(record).encode() + b"\n")
 
 
-def commit_of(clone: Path) -> str:
-    return subprocess.getoutput(f"git -C {shlex.quote(str(clone))} rev-parse --short=10 HEAD")
+def commit_of(clone: Path) -> str | None:
+    """The clone's commit; None where git knows none."""
+    git = f"git -C {shlex.quote(str(clone))} rev-parse --short=10 HEAD"
+    failed, commit = subprocess.getstatusoutput(git)
+    return None if failed else commit
 
 
 def parser(name: str, doc: str, methods, epochs: int):

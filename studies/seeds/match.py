@@ -28,6 +28,7 @@ from records import common, interpret  # noqa: E402
 
 import ladder  # noqa: E402
 import numpy as np  # noqa: E402
+import start as starts  # noqa: E402
 import torch  # noqa: E402
 from scipy import optimize  # noqa: E402
 from sklearn.exceptions import ConvergenceWarning  # noqa: E402
@@ -38,9 +39,7 @@ METHODS = "simclr", "ncl", "bayesncl", "ncl-topk", "lpjepa"
 DICTIONARIES = "sae", "k-means-of-h", "ica", "nmf"
 RULES = {"": "top:0.1", "own_": "auto"}  # before a number's name: what is active
 BACK = 0.9  # a dimension comes back whose match has at least this correlation
-CONTROLS = {"rotated": "rotated", "images_in_z": "images"}  # interpret.rivals, and their names here
-STARTS = "runs/start-shapes-{method}-weights{weights}-order{order}"  # of start.py
-START_SEEDS = 1, 2, 3
+SEED_OF_H = 1  # of the training whose h is that of the rows "-one"
 
 
 # -------------------------------------------------------------------------------------- one pair
@@ -58,8 +57,9 @@ def match(a: interpret.Activations, b: interpret.Activations) -> tuple[np.ndarra
 
 
 def summary_of(r: np.ndarray) -> dict[str, float]:
-    """Of the correlations of matched dimensions the mean, and the share that is large."""
-    return {"matched": r.mean().item(), "above": (r > interpret.ALIKE).mean().item()}
+    """Of the correlations of matched dimensions the mean, and two shares that are large."""
+    large = {"above": (r > interpret.ALIKE).mean().item(), "back": (r >= BACK).mean().item()}
+    return {"matched": r.mean().item()} | large
 
 
 @dataclass(eq=False)  # compared by identity, for the caches
@@ -73,38 +73,42 @@ class Codes:
 def compare(first: Codes, second: Codes, rule: str) -> dict[str, float]:
     """The numbers of a pair by one rule, without what is undefined.
 
-    matched, above; <control>_matched, <control>_above, the means over the draws; what the former
-    are less the latter; back, the share of matches that come back; lead_of_back, by how much these
-    dimensions lead more over images in z than the others do, the mean over both embeddings.
+    matched, above, back, see summary_of; rotated_matched, images_in_z_matched and so on, the means
+    over the draws of a control; matched_less_rotated and so on, the differences. lead_of_back: by
+    how much the dimensions that come back lead more over images in z than the others, the mean over
+    both embeddings; lead_of_back_full: the same of those on as many images as any.
     """
     a, _ = interpret.activations_of(first.z, rule)
     b, rule_b = interpret.activations_of(second.z, rule)
     of_a, of_b, r = match(a, b)
     found = {"live_first": int((a.n > 0).sum()), "live_second": int((b.n > 0).sum())}
-    found |= summary_of(r)
-    drawn = {name: [] for name in CONTROLS}
+    own = summary_of(r)
+    found |= own
+    drawn = {}
     for name, lists in interpret.rivals(second.z, b, rule_b):
-        _, _, by_chance = match(a, lists)
-        drawn[name].append(summary_of(by_chance))
-    for name, control in CONTROLS.items():
-        for key in "matched", "above":
-            mean = np.mean([one[key] for one in drawn[name]]).item()
-            found[f"{control}_{key}"] = mean
-            found[f"{key}_less_{control}"] = found[key] - mean
-    found["back"] = (r >= BACK).mean().item()
+        _, _, of_control = match(a, lists)
+        drawn.setdefault(name, []).append(summary_of(of_control))
+    for name, draws in drawn.items():
+        for key, value in own.items():
+            mean = np.mean([one[key] for one in draws]).item()
+            found[f"{name}_{key}"] = mean
+            found[f"{key}_less_{name}"] = value - mean
+    comes_back = r >= BACK
     for prefix in first.labels:
         gains = []
-        for e, dims in (first, of_a), (second, of_b):
+        for e, lists, dims in (first, a, of_a), (second, b, of_b):
             lead = leads_of(e, rule)[prefix][dims]
-            gains.append(mean_of(lead[r >= BACK]) - mean_of(lead[r < BACK]))
-        found[f"{prefix}lead_of_back"] = np.mean(gains).item()
+            as_many = np.where(lists.n[dims] == lists.n.max(), lead, np.nan)
+            gains.append([less_others(values, comes_back) for values in (lead, as_many)])
+        of_all, of_full = np.mean(gains, 0).tolist()
+        found |= {f"{prefix}lead_of_back": of_all, f"{prefix}lead_of_back_full": of_full}
     return {key: value for key, value in found.items() if not math.isnan(value)}
 
 
-def mean_of(values: np.ndarray) -> float:
-    """The mean of those that are defined; nan where none is."""
-    found = interpret.mean_of_defined(values)
-    return math.nan if found is None else found
+def less_others(values: np.ndarray, chosen: np.ndarray) -> float:
+    """The mean of the chosen less that of the others; nan where one of them is undefined."""
+    one, other = (interpret.mean_of_defined(values[which]) for which in (chosen, ~chosen))
+    return math.nan if None in (one, other) else one - other
 
 
 @functools.lru_cache(maxsize=40)
@@ -170,36 +174,26 @@ def dictionary(data: str, name: str, of_h: int, seed: int, root: str) -> Codes |
     return Codes(codes, network.labels)
 
 
-def rows_of(data: str, first: int, root: str):
+def rows_of(data: str, root: str):
     """Yield a row's name, and a function that gives what it has of a seed."""
     for method in METHODS:
         yield method, lambda seed, method=method: read(path_of(data, method, seed))
     for name in DICTIONARIES:
-
-        def on_one(seed, name=name):
-            return dictionary(data, name, first, seed, root)
-
-        def on_two(seed, name=name):
-            return dictionary(data, name, seed, seed, root)
-
-        yield f"{name}-one", on_one
-        yield f"{name}-two", on_two
+        of = functools.partial(dictionary, data, name, root=root)
+        yield f"{name}-one", lambda seed, of=of: of(of_h=SEED_OF_H, seed=seed)
+        yield f"{name}-two", lambda seed, of=of: of(of_h=seed, seed=seed)
 
 
 def start(method: str, key: str) -> Codes | None:
     """The embedding of a training of start.py, of w<seed of weights>o<seed of order>."""
     weights, order = key.removeprefix("w").split("o")
-    return read(ROOT / STARTS.format(method=method, weights=weights, order=order))
+    return read(starts.folder(method, int(weights), int(order)))
 
 
 # ------------------------------------------------------------------------------------ the records
-def name_of(data: str, row: str, first, second) -> str:
-    return f"match-{data}-{row}-{first}-{second}"
-
-
 def measure_pair(data: str, row: str, first, second, read_one, done: set[str]) -> None:
     """Measure a pair of seeds that is not on record and of which both are there; record it."""
-    run = name_of(data, row, first, second)
+    run = f"match-{data}-{row}-{first}-{second}"
     if run in done:
         return
     pair = read_one(first), read_one(second)
@@ -229,16 +223,16 @@ def on_record() -> set[str]:
 def measure_data(data: str, seeds: list[int], root: str) -> None:
     """Every pair of seeds of every row of a data set."""
     done = on_record()
-    for row, read_one in rows_of(data, seeds[0], root):
-        for first, second in itertools.combinations(seeds, 2):
+    for row, read_one in rows_of(data, root):
+        for first, second in itertools.combinations(sorted(set(seeds)), 2):
             measure_pair(data, row, first, second, read_one, done)
 
 
 def measure_starts() -> None:
     """Every pair of the trainings of start.py."""
     done = on_record()
-    keys = [f"w{w}o{o}" for w, o in itertools.product(START_SEEDS, START_SEEDS)]
-    for method in "simclr", "ncl":
+    keys = [f"w{w}o{o}" for w, o in itertools.product(starts.SEEDS, starts.SEEDS)]
+    for method in starts.METHODS:
         for first, second in itertools.combinations(keys, 2):
             measure_pair("starts", method, first, second, functools.partial(start, method), done)
 

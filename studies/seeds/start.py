@@ -25,6 +25,11 @@ SEEDS = 1, 2, 3
 METHODS = "simclr", "ncl"
 
 
+def folder(method: str, weights: int, order: int) -> Path:
+    """The run's folder of a training."""
+    return ROOT / f"runs/start-shapes-{method}-weights{weights}-order{order}"
+
+
 def train(method: str, weights: int, order: int, flags: list[str], out: Path) -> None:
     """Train into a folder, or go on there: weights of one seed, order and views of another."""
     module = importlib.import_module(method)
@@ -54,13 +59,12 @@ def main(argv=None):
     )
     add = flags.add_argument
     add("--methods", nargs="+", choices=METHODS, default=METHODS, help="default: both")
-    add("--runs", type=Path, default=ROOT / "runs", help="where to write the runs")
     add("--flags", default="", help="of the methods, for a trial")
     args = flags.parse_args(argv)
     for method in args.methods:
         for weights in SEEDS:
             for order in SEEDS:
-                out = args.runs / f"start-shapes-{method}-weights{weights}-order{order}"
+                out = folder(method, weights, order)
                 if not (out / "embeddings.npz").exists():
                     train(method, weights, order, shlex.split(args.flags), out)
 

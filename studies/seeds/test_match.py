@@ -67,7 +67,6 @@ def test_axes_of_the_data_beat_rotated_ones(rule, draw):
     found = match.compare(e, again, rule)
     assert found["matched"] == pytest.approx(1)
     assert found["above"] == found["back"] == 1
-    assert found["matched_less_rotated"] == pytest.approx(1 - found["rotated_matched"])
     assert found["rotated_matched"] < 0.8
     assert "lead_of_back" not in found  # there are no others
 
@@ -101,15 +100,12 @@ def test_a_jackknife_of_sums_is_the_t_interval():
     assert math.isnan(records.jackknife({(1, 2): 0.3})[1])
 
 
-def test_pairs_of_starts_are_told_by_what_is_the_same():
-    keys = [f"w{w}o{o}" for w in (1, 2, 3) for o in (1, 2, 3)]
-    values = {}
-    for one, two in itertools.combinations(keys, 2):
-        values[one, two] = 2 * (one[1] == two[1]) + (one[3] == two[3])
-    found = TABLE["by_what_differs"](values)
-    means = {what: set(pairs.values()) for what, pairs in found.items()}
-    assert means == {"same weights": {2}, "same order": {1}, "neither": {0}}
-    assert all(len(pairs) == 3 for pairs in found.values())
+def test_a_cell_of_pairs_is_mean_and_half_interval():
+    pairs = {(1, 2): 0.7, (1, 3): 0.1, (2, 3): 0.4}
+    mean, half = records.jackknife(pairs)
+    assert records.cell_of_pairs(pairs, 2, True) == f"+{mean:.2f} ± {half:.2f}"
+    assert records.cell_of_pairs({(1, 2): -0.04}, 1, True) == "0.0"
+    assert records.cell_of_pairs({}, 1, True) == "–"
 
 
 @pytest.fixture
@@ -155,9 +151,11 @@ def test_a_start_shares_weights_and_not_order(tiny, tmp_path, monkeypatch, metho
     monkeypatch.chdir(tmp_path)
     flags = tiny.split()
     first = {}  # the weights before the first step
+    orders = {}  # the images of the first batch
 
     def keep(args, data, model, *more):
         first[args.out] = torch.cat([w.flatten() for w in model.state_dict().values()])
+        _, orders[args.out] = next(data.batches(args, 0))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(match.common, "Run", keep)
@@ -171,4 +169,6 @@ def test_a_start_shares_weights_and_not_order(tiny, tmp_path, monkeypatch, metho
     assert torch.equal(first["11"], first["own"])
     assert torch.equal(first["11"], first["12"])
     assert not torch.equal(first["12"], first["22"])
+    assert torch.equal(orders["12"], orders["22"])
+    assert not torch.equal(orders["11"], orders["12"])
     assert getattr(module, of_method.__name__) is of_method
