@@ -866,11 +866,11 @@ def mean_and_scale(a: Activations) -> tuple[np.ndarray, np.ndarray]:
 def correlations(a: Activations, b: Activations):
     """Yield a slice of the dimensions of b, and those of a's dimensions with them, (K_a, width).
 
-    a and b are of the same images. It is Pearson's correlation, over all of them, of strengths: |z_k|
-    in rows of norm 1 on a dimension's list, 0 on the other images. So the length of an image's z does
-    not count, nor what a dimension does below its list. Of a dense z with signs +k and -k have
-    partners of their own; the sign of a sparse one does not count. It is 0 where one of the two does
-    not vary.
+    a and b are of the same images. It is Pearson's correlation, over all of them, of strengths:
+    |z_k| in rows of norm 1 on a dimension's list, 0 on the other images. So the length of an
+    image's z does not count, nor what a dimension does below its list. Of a dense z with signs +k
+    and -k have partners of their own; the sign of a sparse one does not count. It is 0 where one of
+    the two does not vary.
     """
     _, scale = mean_and_scale(a)
     rows = sparse_matrix(a.dims, a.images, a.strengths * scale[a.dims], (a.K, a.N))
