@@ -56,9 +56,10 @@ for label, data in DATA.items():
         line = {"less rotated": f"{label}, {rule}", "SimCLR": cell_of_pairs(of_simclr, 3, True)}
         for name in NON_NEGATIVE:
             own = pairs_of(data, ROWS[name], prefix + LESS_ROTATED)
-            line[f"{name} − SimCLR"] = cell_of_pairs(less(own, of_simclr), 3, True)
+            if own:
+                line[f"{name} − SimCLR"] = cell_of_pairs(less(own, of_simclr), 3, True)
         lines.append(line | {"n": len(seeds_of(of_simclr))})
-compared = pd.DataFrame(lines)
+compared = pd.DataFrame(lines).fillna("–")
 
 # ----------------------------------------------------- what dimensions that come back say of labels
 LABELS = {"shapes": {"objects": "", "backgrounds": "background_"}}
@@ -69,8 +70,8 @@ for label, data in DATA.items():
         back = pairs_of(data, row, "back")
         if not back:
             continue
-        line = {"": f"{label}: {name}", "come back": cell_of_pairs(back, 2, False)}
-        line["rotated do"] = cell_of_pairs(pairs_of(data, row, "rotated_back"), 2, False)
+        line = {"": f"{label}: {name}", "r ≥ 0.9": cell_of_pairs(back, 2, False)}
+        line["rotated"] = cell_of_pairs(pairs_of(data, row, "rotated_back"), 2, False)
         for of, prefix in LABELS.get(data, {"classes": ""}).items():
             for heading, ending in {of: "", f"{of}, as many images": "_full"}.items():
                 pairs = pairs_of(data, row, f"{prefix}lead_of_back{ending}")
