@@ -22,7 +22,7 @@ Where all methods differ from their authors' code:
 7. Rates and momenta change with every step (some: every epoch), and the warm-up begins near 0 (NCL:
    at a rate of 3e-5).
 8. Under torchrun on CPUs, each process has its own BatchNorm.
-Together, 2, 4 and 7 change nothing that four seeds can tell (studies/authors).
+Together, 2, 4 and 7 change no result of NCL and BayesNCL beyond the margins of studies/authors.
 """
 
 import argparse
