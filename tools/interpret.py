@@ -50,9 +50,9 @@ To compare two embeddings, give both --active top:0.01: leads depend on n.
 partner there is the one whose strengths correlate most with its own over all images, where a
 strength is 0 on what is not active. Two dimensions are mutual partners if each is the other's.
 Two controls are given, each on as many images as the dimension that it stands for, the mean of five
-draws: "rotated", the axes of the other z after a random rotation, and random images of
-it as directions. Where rotated axes are as good partners, the axes do not come back, though the
-space may.
+draws: "rotated", the axes of the other z after a random rotation, and random images of it as
+directions. Where rotated axes are as good partners, the axes do not come back, though the space
+may.
 
 Distinct. Several dimensions may be active on the same images. Dimensions are counted as one where
 the Jaccard index of their lists, images of both over images of either, is 0.9 or more: going from
@@ -960,7 +960,7 @@ def partner_numbers(found: Partners) -> dict[str, float | None]:
 
 
 def rivals(z: np.ndarray | Entries, b: Activations, rule: str):
-    """Yield the controls, DRAWS times each: a name, and lists as long as z's live dimensions'.
+    """Yield controls of the live dimensions of z: a name, and lists as long as theirs.
 
     b: the lists of z by the rule; rotated: its axes after a rotation; images_in_z: directions of
     random images. DRAWS of each, of more than LARGE dimensions one.
