@@ -17,8 +17,8 @@ theirs:
 Equal formulas do not give equal weights for long, because errors of rounding grow. How fast, ours
 tells against itself, with first weights that are disturbed in the last of float32's 24 bits.
 
-results.json has, for each of four comparisons, by step: ‖a − b‖ / ‖b − first‖. It needs the
-packages that theirs.py or solo_learn.py lists.
+results.json has, for each of three seeds from --seed on and each of four comparisons, by step:
+‖a − b‖ / ‖b − first‖. It needs the packages that theirs.py or solo_learn.py lists.
 """
 
 import contextlib
@@ -26,7 +26,6 @@ import functools
 import importlib
 import json
 import math
-import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -80,10 +79,10 @@ def by_theirs(clone: Path, words: list[str], put, package: str) -> Drawn:
     put: a bridge of theirs.py or solo_learn.py; package: the name of its Lightning
     """
     drawn = Drawn()
+    lightning = importlib.import_module(package)
 
     def bridge(trained):
         put(trained)
-        lightning = importlib.import_module(package)
         watch = lightning.callbacks.LambdaCallback(on_train_batch_start=drawn.before_step)
 
         class Trainer(lightning.Trainer):
@@ -93,7 +92,8 @@ def by_theirs(clone: Path, words: list[str], put, package: str) -> Drawn:
 
         lightning.Trainer = Trainer
 
-    model, _ = theirs.run_their_program(clone, words, bridge)
+    with mock.patch.object(lightning, "Trainer", lightning.Trainer):  # for the next seed
+        model, _ = theirs.run_their_program(clone, words, bridge)
     drawn.keep(model)
     return drawn
 
@@ -188,27 +188,35 @@ def both_programs(args):
     return file, flags, words, functools.partial(theirs.bridge, common.Data(s)), "pytorch_lightning"
 
 
-def main(argv=None):
-    args = theirs.parser("steps", __doc__, METHODS, 2).parse_args(argv)
-    clone, out = theirs.checked(args, "steps", "the address above")
+def compared(args, clone: Path) -> dict[str, list[float]]:
+    """The four comparisons with one seed, by step."""
     file, flags, words, bridge, package = both_programs(args)
-    command = shlex.join(["main_pretrain.py", *words])
-    about = dict(authors_commit=theirs.commit_of(clone), authors_command=command)
-    common.new_folder(out, dict(method=args.method, seed=args.seed, out=str(out)) | about, "cpu")
-
     drawn = by_theirs(clone, words, bridge, package)
     other = [vector(weights) for weights in drawn.weights]
     first = drawn.weights[0]
     train = functools.partial(by_ours, file, flags, drawn)
     ours = train(first, PIECES)
-    found = {
+    return {
         "ours − theirs": apart(train(first), other),
         "with their rates": apart(train(first, ["rates"]), other),
         "with all pieces": apart(ours, other),
         "ours, disturbed": apart(train(disturbed(first), PIECES), ours),
     }
-    for name, shares in found.items():
-        print(f"{name:16}", *[f"{share:.1e}" for share in shares])
+
+
+def main(argv=None):
+    args = theirs.parser("steps", __doc__, METHODS, 2).parse_args(argv)
+    of_base = args.method in solo_learn.BASES
+    clone, out = theirs.checked(args, "steps", (solo_learn if of_base else theirs).ADDRESS)
+    about = dict(vars(args), clone=None, out=str(out), authors_commit=theirs.commit_of(clone))
+    common.new_folder(out, about, "cpu")
+    found = []
+    for seed in range(args.seed, args.seed + 3):
+        args.seed = seed
+        row = compared(args, clone)
+        found.append(dict(seed=seed, **row))
+        for name, shares in row.items():
+            print(f"seed {seed}, {name:16}", *[f"{share:.1e}" for share in shares], flush=True)
     with common.replacing(out / "results.json") as file:
         file.write(json.dumps(found, indent=1).encode() + b"\n")
 

@@ -49,6 +49,7 @@ import torchvision  # noqa: E402
 from PIL import Image  # noqa: E402
 
 METHODS = "simclr", "ncl", "bayesncl"
+ADDRESS = "https://github.com/Cui-Peng-624/BayesNCL"
 OURS = "--dataset cifar100 --arch resnet8 --warmup 1 --precision fp32"  # of the shared settings
 
 # -------------------------------------------------------------------------- words of their program
@@ -335,7 +336,7 @@ def flags_of(args) -> list[str]:
 
 def main(argv=None):
     args = parser("theirs", __doc__, METHODS, 20).parse_args(argv)
-    clone, out = checked(args, "theirs", "https://github.com/Cui-Peng-624/BayesNCL")
+    clone, out = checked(args, "theirs", ADDRESS)
     settings = importlib.import_module(args.method).parser().parse(flags_of(args))
     data = common.Data(settings)
     words = words_for(args.method, args.epochs, settings.warmup, args.seed)
