@@ -98,6 +98,11 @@ def by_theirs(clone: Path, words: list[str], put, package: str) -> Drawn:
     return drawn
 
 
+def as_theirs(u: torch.Tensor) -> torch.Tensor:
+    """Of u in [0, 1) that of which our formula of Gumbel's noise, −log(−log(u)), makes theirs."""
+    return (u + 1e-4) * math.exp(-1e-4)
+
+
 class Trained(Exception):
     """Our file has trained, and would measure now."""
 
@@ -132,9 +137,6 @@ def by_ours(file: str, flags: list[str], drawn: Drawn, first: dict, pieces=()):
         for group, name in zip(optimizer.param_groups, ["projector", "gating_head"]):
             group["lr"] = rates.get(name, rates["projector"])
 
-    def noise_from(logits):  # of which our formula makes their noise
-        return (rand_like(logits) + 1e-4) * math.exp(-1e-4)
-
     with contextlib.ExitStack() as patches, tempfile.TemporaryDirectory() as out:
 
         def put(place, name, ours):
@@ -149,7 +151,7 @@ def by_ours(file: str, flags: list[str], drawn: Drawn, first: dict, pieces=()):
         if "eps" in pieces:
             put(module, "EPS", 1e-12)
         if "noise" in pieces:
-            put(torch, "rand_like", noise_from)
+            put(torch, "rand_like", lambda logits: as_theirs(rand_like(logits)))
         try:
             module.main([*flags, "--out", out])
         except Trained:

@@ -1,4 +1,4 @@
-"""Ours less theirs with verdicts, the means of both, the gate's changes, and the landscape."""
+"""Ours less theirs with verdicts, both means, the gate's changes, the steps, the landscape."""
 
 import math
 
@@ -104,6 +104,19 @@ for program in reversed(PROGRAMS):
     line["n"] = sizes(*counted)
     lines.append(line)
 gate = pd.DataFrame(lines)
+
+# --------------------------------------------------------------------------- the table of the steps
+FOLLOWED = METHODS | {"BayesNCL, Gumbel": "gumbel", "Barlow Twins": "barlow", "BYOL": "byol"}
+
+lines = []
+for label, method in FOLLOWED.items():
+    for record in records.read("authors"):
+        if record["run"] == f"authors-steps-{method}":
+            found = pd.DataFrame(record["results"]).drop(columns="seed")
+            last = found.map(lambda shares: shares[-1])  # after the last step; a row for each seed
+            line = {name: cell(shares, 3, False) for name, shares in last.items()}
+            lines.append({"apart": label} | line | {"n": len(last)})
+steps = pd.DataFrame(lines)
 
 # ----------------------------------------------------------------------- the table of the landscape
 REPORTED = {"SimCLR": sparse_coding.TABLE1_SIMCLR, "SimSiam": sparse_coding.TABLE1_SIMSIAM}

@@ -17,6 +17,7 @@ from conftest import refusal, write_files
 import pandas as pd
 import pytest
 import solo_learn
+import steps
 import theirs
 import torch
 import torch.nn as nn
@@ -221,3 +222,49 @@ def test_other_layers_start_as_torchs():
     assert found.std().item() == pytest.approx(expected.std().item(), rel=0.05)
     assert torch.equal(found[0], found[1])  # of one seed with both sparsities
     assert not torch.equal(found[0], found[-1])
+
+
+@pytest.mark.parametrize("file, more", [("ncl", ""), ("sparsehead", "--base byol --head-out 8")])
+def test_ours_follows_what_was_drawn(tiny, tmp_path, monkeypatch, file, more):
+    drawn = steps.Drawn()
+    two_views = common.two_views
+
+    def keep(*images, **options):
+        drawn.views.append(two_views(*images, **options))
+        return drawn.views[-1]
+
+    monkeypatch.setattr(common, "two_views", keep)
+    module = importlib.import_module(file)
+    flags = [*tiny.split(), *more.split()]
+    module.main([*flags, "--out", str(tmp_path)])
+    trained = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["model"]
+
+    words = more.split()[1:2]  # a base
+    settings = module.parser(*words).parse(flags)
+    torch.manual_seed(settings.seed)
+    first = module.network(settings).state_dict()
+    found = steps.by_ours(file, flags, drawn, first)
+    assert torch.equal(found[-1], steps.vector(trained))
+    assert not torch.equal(found[0], found[-1])
+    drawn.rates = [dict(projector=0.0)] * len(drawn.views)
+    still = steps.by_ours(file, flags, drawn, first, ["rates"])
+    assert torch.allclose(still[0], still[-1], rtol=1e-6)
+
+
+def test_apart_is_a_share_of_the_way():
+    first, a, b = torch.zeros(2), torch.tensor([3.0, 4.0]), torch.tensor([0.0, 4.0])
+    assert steps.apart([first, a, a], [first, b, a]) == [0.75, 0.0]
+
+
+def test_noise_becomes_theirs():
+    u = torch.linspace(0.01, 0.99, 99)
+    expected = -torch.log(-torch.log(u + 1e-4) + 1e-4)
+    assert torch.allclose(-torch.log(-torch.log(steps.as_theirs(u))), expected, atol=1e-5)
+
+
+def test_a_disturbance_is_in_the_last_bits():
+    weight = torch.rand(1000) + 1
+    changed = steps.disturbed({"weight": weight, "steps": torch.tensor(3)})
+    assert changed["steps"] == 3
+    error = (changed["weight"] - weight).abs()
+    assert 0 < error.max() < 1e-6
