@@ -32,6 +32,7 @@ Where we differ from the paper, besides what common.py lists:
 3. Only z⁺ ⊙ m is normalised, in the loss (theirs: z⁺ too, before the mask).
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
 5. TopK and the spectral loss, with a gate, are ours: the paper has neither.
+6. Gumbel's noise has u clamped to [1e-4, 1 − 1e-4] (theirs: −log(−log(u + 1e-4) + 1e-4)).
 """
 
 import common

@@ -736,6 +736,17 @@ def test_solutions_agree_where_unique(overlap, mixed, unique):
     assert theory_nmf.agreement(G[:, :2], G[:, 1:3]) == pytest.approx(0.5)
 
 
+# ------------------------------------------------------------------------------------------ wide.py
+def test_a_wide_run_has_512_features_and_no_weights(tiny, tmp_path):
+    run_program(f"wide.py {tiny} --epochs 1 --gate none --out", tmp_path / "wide")
+    with np.load(tmp_path / "wide/embeddings.npz") as arrays:
+        assert arrays["h"].shape[1] == 512
+    assert not list(tmp_path.glob("wide/*.pt"))
+    command = common.read_json(tmp_path / "wide/config.json")["command"]
+    assert command.startswith("studies/bayesncl/wide.py --dataset tiny")
+    assert common.resnet("resnet8", 32)[1] == 64
+
+
 # ----------------------------------------------------------------------------------- theory_gate.py
 def test_a_gain_is_the_loss_without_a_feature():
     z1, z2 = theory_gate.planted(64)
