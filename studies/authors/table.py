@@ -106,16 +106,20 @@ for program in reversed(PROGRAMS):
 gate = pd.DataFrame(lines)
 
 # --------------------------------------------------------------------------- the table of the steps
+STEPS = 2, 10
 FOLLOWED = METHODS | {"BayesNCL, Gumbel": "gumbel", "Barlow Twins": "barlow", "BYOL": "byol"}
 
 lines = []
 for label, method in FOLLOWED.items():
     for record in records.read("authors"):
         if record["run"] == f"authors-steps-{method}":
-            found = pd.DataFrame(record["results"]).drop(columns="seed")
-            last = found.map(lambda shares: shares[-1])  # after the last step; a row for each seed
-            line = {name: cell(shares, 3, False) for name, shares in last.items()}
-            lines.append({"apart": label} | line | {"n": len(last)})
+            found = pd.DataFrame(record["results"]).drop(columns="seed")  # a row for each seed
+            line = {"apart": label}
+            for name, of_steps in found.items():
+                for step in STEPS:
+                    shares = [of_seed[step - 1] for of_seed in of_steps]
+                    line[f"{name}: {step}"] = f"{max(shares):.0e}"
+            lines.append(line | {"n": len(found)})
 steps = pd.DataFrame(lines)
 
 # ----------------------------------------------------------------------- the table of the landscape

@@ -224,13 +224,21 @@ def test_other_layers_start_as_torchs():
     assert not torch.equal(found[0], found[-1])
 
 
-@pytest.mark.parametrize("file, more", [("ncl", ""), ("sparsehead", "--base byol --head-out 8")])
+FOLLOWERS = [
+    ("ncl", ""),
+    ("bayesncl", "--gate gumbel"),
+    ("sparsehead", "--base byol --head-out 8"),
+]
+
+
+@pytest.mark.parametrize("file, more", FOLLOWERS)
 def test_ours_follows_what_was_drawn(tiny, tmp_path, monkeypatch, file, more):
     drawn = steps.Drawn()
     two_views = common.two_views
 
     def keep(*images, **options):
         drawn.views.append(two_views(*images, **options))
+        drawn.states.append(torch.get_rng_state())
         return drawn.views[-1]
 
     monkeypatch.setattr(common, "two_views", keep)
@@ -239,21 +247,52 @@ def test_ours_follows_what_was_drawn(tiny, tmp_path, monkeypatch, file, more):
     module.main([*flags, "--out", str(tmp_path)])
     trained = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["model"]
 
-    words = more.split()[1:2]  # a base
-    settings = module.parser(*words).parse(flags)
+    base = [more.split()[1]] if file == "sparsehead" else []
+    settings = module.parser(*base).parse(flags)
     torch.manual_seed(settings.seed)
     first = module.network(settings).state_dict()
     found = steps.by_ours(file, flags, drawn, first)
-    assert torch.equal(found[-1], steps.vector(trained))
-    assert not torch.equal(found[0], found[-1])
-    drawn.rates = [dict(projector=0.0)] * len(drawn.views)
-    still = steps.by_ours(file, flags, drawn, first, ["rates"])
-    assert torch.allclose(still[0], still[-1], rtol=1e-6)
+    assert steps.apart(found, [found[0], *[steps.parts(trained)] * (len(found) - 1)])[-1] == 0
+    rates = dict(projector=1e-3, gating_head=1e-3)
+    drawn.rates = [rates, dict.fromkeys(rates, 0.0), *[rates] * len(found)]
+    moved = [found[0], *steps.by_ours(file, flags, drawn, first, ["rates"])[1:]]
+    still = [a["head"].equal(b["head"]) for a, b in zip(moved, moved[1:])]
+    assert still == [False, True, *[False] * (len(found) - 3)]
 
 
-def test_apart_is_a_share_of_the_way():
-    first, a, b = torch.zeros(2), torch.tensor([3.0, 4.0]), torch.tensor([0.0, 4.0])
-    assert steps.apart([first, a, a], [first, b, a]) == [0.75, 0.0]
+def test_a_step_is_kept_by_value():
+    model = as_theirs("bayesncl")
+    weights = [*model.backbone.parameters(), *model.projector.parameters()]
+    optimizer = torch.optim.SGD([dict(params=weights, lr=0.1, name="projector")])
+    drawn = steps.Drawn()
+    state = torch.get_rng_state()
+    views = torch.ones(2, 3), torch.zeros(2, 3)
+    drawn.before_step(Namespace(optimizers=[optimizer]), model, (None, views, None), 0)
+    drawn.keep(model)
+    with torch.no_grad():
+        model.projector[0].weight += 1
+        optimizer.param_groups[0]["lr"] = 0.2
+    torch.rand(1)
+    assert torch.equal(drawn.weights[0]["head.0.weight"] + 1, model.projector[0].weight)
+    assert drawn.rates == [dict(projector=0.1)]
+    assert torch.equal(drawn.states[0], state)
+    assert drawn.views[0] == views
+
+
+def test_apart_is_the_largest_share_of_a_parts_way():
+    def of(head, gating):
+        return dict(head=torch.tensor(head), gating=torch.tensor(gating))
+
+    b = [of([0.0, 0.0], [0.0]), of([0.0, 4.0], [2.0]), of([8.0, 0.0], [1.0])]
+    a = [b[0], of([3.0, 4.0], [2.0]), of([8.0, 0.0], [0.5])]
+    assert steps.apart(a, b) == [0.75, 0.5]
+
+
+def test_parts_have_no_biases_and_no_statistics():
+    model = nn.ModuleDict(dict(head=nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))))
+    (found,) = steps.parts(model.state_dict()).items()
+    assert found[0] == "head"
+    assert torch.equal(found[1], model["head"][0].weight.flatten().double())
 
 
 def test_noise_becomes_theirs():
@@ -266,5 +305,7 @@ def test_a_disturbance_is_in_the_last_bits():
     weight = torch.rand(1000) + 1
     changed = steps.disturbed({"weight": weight, "steps": torch.tensor(3)})
     assert changed["steps"] == 3
-    error = (changed["weight"] - weight).abs()
-    assert 0 < error.max() < 1e-6
+    error = changed["weight"] - weight
+    assert error.abs().max() < 1e-6
+    assert 0.3 < (error > 0).float().mean() / (error != 0).float().mean() < 0.7
+    assert (error != 0).float().mean() > 0.3

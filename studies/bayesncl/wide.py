@@ -23,12 +23,13 @@ import torch.nn as nn  # noqa: E402
 
 WIDTH = 512
 PROGRAM = "studies/bayesncl/wide.py"
-narrow, BayesNCL, finish = common.resnet, bayesncl.BayesNCL, common.Run.finish
+resnet, BayesNCL, finish = common.resnet, bayesncl.BayesNCL, common.Run.finish
 
 
 def wider(arch: str, image_size: int) -> tuple[nn.Module, int]:
     """ResNet-8 or 20, (N, 3, S, S) → h (N, 512), and 512."""
-    net, d = narrow(arch, image_size)
+    common.need(arch in ("resnet8", "resnet20"), f"--arch {arch}: want resnet8 or resnet20")
+    net, d = resnet(arch, image_size)
     *layers, pool, flatten = net
     convolution = nn.Conv2d(d, WIDTH, 1, bias=False)
     nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
