@@ -175,7 +175,7 @@ def by_ours(file: str, flags: list[str], drawn: Drawn, first: dict, pieces=()) -
         if "noise" in pieces:
             put(torch, "rand_like", lambda logits: as_theirs(rand_like(logits)))
         try:
-            module.main([*flags, "--out", out])
+            module.main([*flags, "--quiet", "--out", out])
         except Trained:
             return found
 
