@@ -7,6 +7,8 @@ import pandas as pd
 CLAIMS = "dictionaries/claims-"
 FAIR = "dictionaries/fair-"
 LONG = "cifar100/cifar100-long-"
+SHORT = "authors/authors-cpu-"
+WIDE = "bayesncl/wide-cpu-"
 HEADINGS = ["LP@1", "LP@1 of z", "Cons.", "Cons. less shuffled", "adj.", "H_s"]
 SHUFFLED = {"H_s less shuffled": ("entropy - shuffled_entropy", 2)}
 
@@ -17,6 +19,8 @@ with_control = table(
         "CIFAR-10, `default`, λ = 3e-4": f"{FAIR}cifar10-bayesncl − {FAIR}cifar10-ncl",
         "CIFAR-100, 10,000 images": f"{CLAIMS}cifar100-10k-bayesncl − {CLAIMS}cifar100-10k-ncl",
         "CIFAR-100, 200 epochs": f"{LONG}bayesncl − {LONG}ncl",
+        "CIFAR-100, 5,000 images": f"{SHORT}bayesncl-ours − {SHORT}ncl-ours",
+        "CIFAR-100, 5,000 images, 512 features": f"{WIDE}bayesncl − {WIDE}ncl",
     },
     HEADINGS + list(SHUFFLED),
     SHUFFLED,
@@ -52,6 +56,8 @@ gates = table(
         "no KL term": f"{PAPERS}-no-kl",
         "ρ = 0.3, λ = 1e-3": "dictionaries/shapes-sparsity-bayesncl-2",
         "the paper's, CIFAR-100, 200 epochs": f"{LONG}bayesncl",
+        "the paper's, CIFAR-100, 5,000 images": f"{SHORT}bayesncl-ours",
+        "the same, 512 features": f"{WIDE}bayesncl",
         "no KL term − the paper's": f"{PAPERS}-no-kl − {PAPERS}",
         "Gumbel noise − the paper's": f"{PAPERS}-gumbel − {PAPERS}",
     },
