@@ -222,7 +222,7 @@ def of_their_program() -> str:
     )
     difference, half = welch(gated, plain, 0.95)
     text = f"{difference:+.1f} ± {half:.1f}".replace("-", "−")
-    return f"Cons., CIFAR-100, 5,000 images: {text} (n = {len(gated)})"
+    return f"Cons., CIFAR-100, 5,000 images: {text} (n = {len(gated)} and {len(plain)})"
 
 
 def come_back(method: str) -> str:
