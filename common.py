@@ -23,8 +23,8 @@ Where all methods differ from their authors' code:
    at a rate of 3e-5, and is at the peak a step earlier).
 8. Under torchrun on CPUs, each process has its own BatchNorm.
 On the same draws SimCLR, NCL and BayesNCL take the steps of their authors' program, Barlow Twins
-and BYOL solo-learn's, up to rounding and 7. On other draws 2, 4 and 7 together change no result that
-we can tell: of 22, 16 are equal within margins and 6 undecided (studies/authors).
+and BYOL those of solo-learn, up to rounding and 7. On other draws 2, 4 and 7 have no effect that
+we can tell: of 22 results 16 are equal within margins, 6 undecided (studies/authors).
 """
 
 import argparse
