@@ -839,7 +839,7 @@ WORDS |= {"studies/lesson/README.md": 1350}
 def flags_of(command):
     """The flags of a method's command line, as its own parser reads them; None: not typed."""
     program, *argv = shlex.split(command)
-    parser = importlib.import_module(program.removesuffix(".py")).parser()
+    parser = importlib.import_module(Path(program).stem).parser()
     not_typed = {action.dest: None for action in parser._actions}
     return not_typed | parser.defaults | vars(parser.parse_args(argv))
 

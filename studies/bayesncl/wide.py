@@ -23,6 +23,7 @@ import torch.nn as nn  # noqa: E402
 
 WIDTH = 512
 PROGRAM = "studies/bayesncl/wide.py"
+parser = bayesncl.parser
 resnet, BayesNCL, finish = common.resnet, bayesncl.BayesNCL, common.Run.finish
 
 
