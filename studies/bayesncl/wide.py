@@ -1,7 +1,7 @@
 """bayesncl.py with 512 features, as many as the papers' ResNet-18 has, on a CPU.
 
     python studies/bayesncl/wide.py --dataset cifar100 --arch resnet8 --limit 5000 --epochs 20
-    python studies/bayesncl/wide.py … --gate none                                          NCL
+    python studies/bayesncl/wide.py --dataset cifar100 --arch resnet8 --gate none          NCL
 
 The gating network sees the features h. Those of ResNet-8 are 64; here a convolution of one pixel
 widens them before the mean over pixels, which makes a training a sixth longer. ResNet-18 takes more
