@@ -73,7 +73,7 @@ def apart(a: list[dict], b: list[dict]) -> list[float]:
 
 
 class Drawn:
-    """What their program draws; Lightning calls before_step."""
+    """What their program draws: a callback of Lightning's keeps it."""
 
     def __init__(self):
         self.views = []  # of each step: v1, v2
@@ -82,6 +82,7 @@ class Drawn:
         self.weights = []  # before each step, by our names; later after the last one, too
 
     def before_step(self, trainer, model, batch, _):
+        """Keep what a step begins with, the weights as a copy: training goes on."""
         self.keep(model)
         _, views, _ = batch
         self.views.append(views)
@@ -90,6 +91,7 @@ class Drawn:
         self.states.append(torch.get_rng_state())
 
     def keep(self, model):
+        """Keep a copy of the weights, by our names."""
         weights = theirs.named_as_ours(model.state_dict())
         self.weights.append({name: weight.clone() for name, weight in weights.items()})
 

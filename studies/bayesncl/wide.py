@@ -4,8 +4,8 @@
     python studies/bayesncl/wide.py --dataset cifar100 --arch resnet8 --gate none          NCL
 
 The gating network sees the features h. Those of ResNet-8 are 64; here a convolution of one pixel
-widens them before the mean over pixels, which makes a training a sixth longer. ResNet-18 takes more
-than ten times as long. The flags are those of bayesncl.py.
+widens them before the mean over pixels. ResNet-18 itself would take far longer. The flags are those
+of bayesncl.py.
 
 A finished run has no weights: the tools would take them for those of a ResNet-8.
 """
@@ -23,7 +23,7 @@ import torch.nn as nn  # noqa: E402
 
 WIDTH = 512
 PROGRAM = "studies/bayesncl/wide.py"
-parser = bayesncl.parser
+parser = bayesncl.parser  # of the flags, for who reads a recorded command
 resnet, BayesNCL, finish = common.resnet, bayesncl.BayesNCL, common.Run.finish
 
 
