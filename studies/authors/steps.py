@@ -172,6 +172,7 @@ def by_ours(file: str, flags: list[str], drawn: Drawn, first: dict, pieces=()) -
         put(common, "two_views", two_views)
         put(common, "evaluate", evaluate)
         put(common.Run, "end_epoch", lambda *_: None)
+        put(common, "QUIET", True)  # as --quiet does, which nobody takes back
         if "rates" in pieces:
             put(common, "set_lr", set_lr)
         if "noise" in pieces:

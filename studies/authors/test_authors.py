@@ -252,6 +252,7 @@ def test_ours_follows_what_was_drawn(tiny, tmp_path, monkeypatch, file, more):
     torch.manual_seed(settings.seed)
     first = module.network(settings).state_dict()
     found = steps.by_ours(file, flags, drawn, first)
+    assert not common.QUIET
     assert steps.apart(found, [found[0], *[steps.parts(trained)] * (len(found) - 1)])[-1] == 0
     rates = dict(projector=1e-3, gating_head=1e-3)
     drawn.rates = [rates, dict.fromkeys(rates, 0.0), *[rates] * len(found)]
