@@ -247,9 +247,14 @@ def jackknife(pairs: dict[tuple, float]) -> tuple[float, float]:
     rests = [[value for pair, value in pairs.items() if seed not in pair] for seed in seeds]
     if n < 3 or not all(rests):
         return mean, math.nan
-    without = np.array([np.mean(rest) for rest in rests])
-    error = math.sqrt((n - 1) / n * np.square(without - without.mean()).sum())
+    error = jackknife_error([np.mean(rest) for rest in rests])
     return mean, stats.t.ppf(0.975, n - 1).item() * error
+
+
+def jackknife_error(without: list[float]) -> float:
+    """The standard error of a number, from its values without each of n seeds."""
+    n = len(without)
+    return math.sqrt((n - 1) / n * np.square(without - np.mean(without)).sum())
 
 
 def cell_of_pairs(pairs: dict[tuple, float], digits: int, is_difference: bool) -> str:

@@ -14,6 +14,7 @@ import importlib
 import shlex
 import sys
 from pathlib import Path
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -40,14 +41,14 @@ def train(method: str, weights: int, order: int, flags: list[str], out: Path) ->
         torch.manual_seed(weights)
         return Network(args)
 
-    setattr(module, Network.__name__, from_seed)  # the name by which main() builds it
     argv = [*flags, "--seed", str(order), "--out", str(out)]
     if (out / "config.json").exists():  # it was interrupted
         argv = ["--resume", str(out)]
-    try:
+    with (
+        mock.patch.object(module, Network.__name__, from_seed),  # the name by which main builds it
+        mock.patch.object(sys, "argv", [f"{method}.py"]),  # which goes on with it, too
+    ):
         module.main(argv)
-    finally:
-        setattr(module, Network.__name__, Network)
 
 
 def main(argv=None):

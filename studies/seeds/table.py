@@ -1,8 +1,13 @@
 """What comes back with another seed: means over pairs of seeds, with a jackknife over seeds."""
 
-from records import cell_of_pairs, less, pairs_of, seeds_of
+import math
+import re
 
+from records import cell_of_pairs, jackknife_error, less, pairs_of, seeds_of, with_half
+
+import numpy as np
 import pandas as pd
+from scipy import stats
 
 DATA = {"built-in": "shapes", "MNIST-1D": "mnist1d", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
 ROWS = {
@@ -78,3 +83,55 @@ for label, data in DATA.items():
                 line[heading] = cell_of_pairs(pairs, 1, True)
         lines.append(line | {"n": len(seeds_of(back))})
 trusted = pd.DataFrame(lines).fillna("–")
+
+
+# --------------------------------------------------------- what makes axes differ (start.py's grid)
+KINDS = "same weights", "same order", "neither"
+
+
+def grid_of(row: str, key: str) -> dict[tuple, float]:
+    """A number of every pair of start.py's trainings; a training is (seed of weights, of order)."""
+    found = pairs_of("starts", row, key)
+    return {tuple(tuple(map(int, re.findall(r"\d+", t))) for t in p): v for p, v in found.items()}
+
+
+def kind_of(pair: tuple) -> str:
+    (weights, order), (other_weights, other_order) = pair
+    if weights == other_weights:
+        return "same weights"
+    return "same order" if order == other_order else "neither"
+
+
+def of_kind(grid: dict[tuple, float], kind: str) -> float:
+    """The mean of the pairs of a kind; of "A − B" a difference."""
+    means = [np.mean([v for p, v in grid.items() if kind_of(p) == k]) for k in kind.split(" − ")]
+    return means[0] if len(means) == 1 else means[0] - means[1]
+
+
+def half_of_grid(grid: dict[tuple, float], kind: str) -> float:
+    """Half the 95 % interval of of_kind(): it adds two jackknives, over weights and over order.
+
+    Their sum counts twice what depends on both seeds, so that the interval is rather too wide.
+    """
+    squares = []
+    for part in range(2):
+        seeds = {training[part] for pair in grid for training in pair}
+        without = []
+        for seed in seeds:
+            rest = {pair: v for pair, v in grid.items() if seed not in [t[part] for t in pair]}
+            without.append(of_kind(rest, kind))
+        squares.append(jackknife_error(without) ** 2)
+    return stats.t.ppf(0.975, len(seeds) - 1).item() * math.sqrt(sum(squares))
+
+
+lines = []
+for name in "SimCLR", "NCL":
+    grid = grid_of(ROWS[name], LESS_ROTATED)
+    if len(grid) < 36:  # of nine trainings
+        continue
+    line = {"less rotated": f"built-in: {name}"}
+    for kind in *KINDS, "same weights − neither", "same order − neither":
+        mean = of_kind(grid, kind)
+        line[kind] = with_half(mean, half_of_grid(grid, kind), 3, True)
+    lines.append(line)
+differs = pd.DataFrame(lines)

@@ -108,6 +108,34 @@ def test_a_cell_of_pairs_is_mean_and_half_interval():
     assert records.cell_of_pairs({}, 1, True) == "–"
 
 
+def grid(number):
+    """number(training, other) of every pair of nine trainings (seed of weights, of order)."""
+    trainings = itertools.product((1, 2, 3), repeat=2)
+    return {pair: number(*pair) for pair in itertools.combinations(trainings, 2)}
+
+
+def test_pairs_are_told_by_what_they_share():
+    planted = {"same weights": 5.0, "same order": 2.0, "neither": 1.0}
+    pairs = grid(lambda *pair: planted[TABLE["kind_of"](pair)])
+    assert TABLE["kind_of"](((1, 2), (1, 3))) == "same weights"
+    assert TABLE["kind_of"](((1, 3), (2, 3))) == "same order"
+    assert TABLE["of_kind"](pairs, "same order") == 2
+    assert TABLE["of_kind"](pairs, "same weights − neither") == 4
+
+
+@pytest.mark.parametrize("of_weights", [(0.0, 0.0, 0.0), (0.2, 0.5, -0.1)])
+@pytest.mark.parametrize("of_order", [(0.0, 0.0, 0.0), (0.3, -0.4, 0.7)])
+def test_an_interval_counts_both_seeds(of_weights, of_order):
+    def effect(weights, order):
+        return of_weights[weights - 1] + of_order[order - 1]
+
+    pairs = grid(lambda one, other: effect(*one) + effect(*other))
+    error = 2 * math.sqrt((np.var(of_weights, ddof=1) + np.var(of_order, ddof=1)) / 3)
+    half = TABLE["half_of_grid"]
+    assert half(pairs, "neither") == pytest.approx(4.302653 * error)  # Student's t, two degrees
+    assert half(pairs, "same order − neither") == pytest.approx(0, abs=1e-9)
+
+
 @pytest.fixture
 def kept(tmp_path, monkeypatch, draw):
     """Three seeds of NCL in files, and of SimCLR two; records of their own."""
