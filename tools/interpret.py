@@ -1274,10 +1274,14 @@ def describe_leads(numbers: dict) -> list[str]:
         over_directions = numbers.get(f"{prefix}{directions}_lead")
         over_images = numbers.get(f"{prefix}images_in_z_lead")
         if over_directions is not None:
+            leads = over_directions, over_images
+            first, second = ("less pure" if lead < 0 else "purer" for lead in leads)
+            also = "and" if second == first else f"and {second}"
             lines.append(
-                f"{label}: purer than random {directions.replace('_', ' ')} by "
-                f"{over_directions:.1f} and than the neighbours of random images\n"
-                f"  in z by {over_images:.1f} points of adj.; {describe_above(numbers, prefix)}"
+                f"{label}: {first} than random {directions.replace('_', ' ')} by "
+                f"{abs(over_directions):.1f} {also} than the neighbours of random images\n"
+                f"  in z by {abs(over_images):.1f} points of adj.; "
+                f"{describe_above(numbers, prefix)}"
             )
     return lines
 

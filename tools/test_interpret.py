@@ -366,8 +366,8 @@ def test_what_interpret_finds_is_counted_naively(tmp_path, monkeypatch, name, ce
     words += [f"{numbers['rare_dims']} active on less than 0.1 %"]
     if case.classes is not None:
         of_directions = "directions_of_h" if "h" in case.known.split() else "directions_of_z"
-        words += [f" by {numbers[f'{of_directions}_lead']:.1f} and than the neighbours"]
-        words += [f"in z by {numbers['images_in_z_lead']:.1f} points of adj."]
+        words += [f" by {abs(numbers[f'{of_directions}_lead']):.1f} and "]
+        words += [f"in z by {abs(numbers['images_in_z_lead']):.1f} points of adj."]
         best = np.nanargmax(columns["f1"])
         size = np.bincount(KIND_OF)[int(columns["best"][best])]
         hits = columns["f1"][best] * (columns["n"][best] + size) / 2
@@ -391,6 +391,24 @@ ABOVE = {  # of 100 live dimensions: above, possible; what is said
 def test_ties_at_one_class_are_told(above, possible, said):
     numbers = {"images_in_z_above": above, "images_in_z_possible": possible, "live_dims": 100}
     assert said in " ".join(interpret.describe_above(numbers, "").split())
+
+
+LEADS = {  # over directions, over images: the beginning of the sentence
+    (10.1, 3.0): "purer than random directions of h by 10.1 and than the neighbours",
+    (10.1, -3.0): "purer than random directions of h by 10.1 and less pure than the neighbours",
+    (-10.1, 3.0): "less pure than random directions of h by 10.1 and purer than the neighbours",
+    (-10.1, -3.0): "less pure than random directions of h by 10.1 and than the neighbours",
+}
+
+
+@pytest.mark.parametrize("leads, said", LEADS.items())
+def test_a_negative_lead_is_less_pure(leads, said):
+    numbers = {"directions_of_h_lead": leads[0], "images_in_z_lead": leads[1]}
+    numbers |= {"images_in_z_above": 1, "images_in_z_possible": 1, "live_dims": 1}
+    (line,) = interpret.describe_leads(numbers)
+    assert " ".join(line.split()).startswith(
+        f"class: {said} of random images in z by 3.0 points of adj.; 1 of 1"
+    )
 
 
 # ---- what a dimension must beat
