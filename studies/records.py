@@ -239,7 +239,7 @@ def jackknife(pairs: dict[tuple, float]) -> tuple[float, float]:
     """The mean over pairs of seeds, and half its 95 % interval; nan with two seeds or fewer.
 
     Pairs that share a seed are not independent, so that seeds are left out one by one. The interval
-    is right where a pair's number is a sum of its seeds' effects, else too wide.
+    is right where a pair's number is a sum of its seeds' effects; noise of single pairs widens it.
     """
     mean = np.mean([*pairs.values()]).item()
     seeds = seeds_of(pairs)

@@ -57,7 +57,7 @@ def match(a: interpret.Activations, b: interpret.Activations) -> tuple[np.ndarra
 
 
 def summary_of(r: np.ndarray) -> dict[str, float]:
-    """Of the correlations of matched dimensions the mean, and two shares that are large."""
+    """The mean of matched dimensions' correlations, and the shares above ALIKE and BACK."""
     large = {"above": (r > interpret.ALIKE).mean().item(), "back": (r >= BACK).mean().item()}
     return {"matched": r.mean().item()} | large
 
@@ -73,21 +73,25 @@ class Codes:
 def compare(first: Codes, second: Codes, rule: str) -> dict[str, float]:
     """The numbers of a pair by one rule, without what is undefined.
 
-    matched, above, back, see summary_of; rotated_matched, images_in_z_matched and so on, the means
-    over the draws of a control; matched_less_rotated and so on, the differences. lead_of_back: by
-    how much the dimensions that come back lead more over images in z than the others, the mean over
-    both embeddings; lead_of_back_full: the same of those on as many images as any.
+    live: of the two the mean; matched, above, back: see summary_of; rotated_matched,
+    images_in_z_matched and so on: the means over the draws of a control, in place of the second and
+    in place of the first; matched_less_rotated and so on: the differences. lead_of_back: the lead
+    over images in z of the dimensions that come back, less the others', the mean over both
+    embeddings; lead_of_back_full: the same among the dimensions with the longest lists.
     """
-    a, _ = interpret.activations_of(first.z, rule)
+    a, rule_a = interpret.activations_of(first.z, rule)
     b, rule_b = interpret.activations_of(second.z, rule)
     of_a, of_b, r = match(a, b)
-    found = {"live_first": int((a.n > 0).sum()), "live_second": int((b.n > 0).sum())}
     own = summary_of(r)
-    found |= own
+    found = {"live": (np.count_nonzero(a.n) + np.count_nonzero(b.n)) / 2} | own
     drawn = {}
-    for name, lists in interpret.rivals(second.z, b, rule_b):
-        _, _, of_control = match(a, lists)
-        drawn.setdefault(name, []).append(summary_of(of_control))
+    for lists, controls in (
+        (a, interpret.rivals(second.z, b, rule_b)),
+        (b, interpret.rivals(first.z, a, rule_a)),
+    ):
+        for name, control in controls:
+            _, _, of_control = match(lists, control)
+            drawn.setdefault(name, []).append(summary_of(of_control))
     for name, draws in drawn.items():
         for key, value in own.items():
             mean = np.mean([one[key] for one in draws]).item()
@@ -151,7 +155,7 @@ def network_of(data: str, seed: int, root: str) -> ladder.Network | None:
 
 @functools.lru_cache(maxsize=40)
 def dictionary(data: str, name: str, of_h: int, seed: int, root: str) -> Codes | None:
-    """The codes of the test images by a dictionary of SimCLR's h, of seed of_h; None: no h, no K.
+    """The codes of the test images by a dictionary of SimCLR's h, of seed of_h; None without h, K.
 
     K is the number of NCL's live dimensions, of seed of_h; ICA and NMF have no more than h has.
     """

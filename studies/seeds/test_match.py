@@ -82,11 +82,33 @@ def test_what_comes_back_leads_by_what_was_planted(draw):
     one, two = [draw.exponential(size=(300, 12)) * (draw.random((300, 12)) < 0.3) for _ in range(2)]
     for z in one, two:
         z[:, :6] = 9 * np.eye(6)[CLASSES]
-    found = match.compare(match.Codes(one, {"": CLASSES}), match.Codes(two, {"": CLASSES}), "auto")
+    one[:200, 11] = two[:100, 11] = 1  # the longest lists
+    first, second = (match.Codes(z, {"": CLASSES}) for z in (one, two))
+    found = match.compare(first, second, "auto")
     assert found["back"] == 0.5
-    leads = match.leads_of(match.Codes(one, {"": CLASSES}), "auto")[""]
-    assert found["lead_of_back"] == pytest.approx(leads[:6].mean() - leads[6:].mean(), abs=5)
-    assert found["lead_of_back"] > 30
+    leads = [match.leads_of(e, "auto")[""] for e in (first, second)]
+    gains = [lead[:6].mean() - lead[6:].mean() for lead in leads]
+    assert found["lead_of_back"] == pytest.approx(np.mean(gains))
+    assert np.mean(gains) > 30
+    assert "lead_of_back_full" not in found  # none of those that come back has such a list
+    assert match.compare(second, first, "auto")["lead_of_back"] == pytest.approx(np.mean(gains))
+
+
+def test_both_embeddings_of_a_pair_are_controlled(draw):
+    one, two = (np.maximum(draw.normal(size=(200, K)), 0) for K in (9, 5))
+    two[:, 3] *= draw.random(200) < 0.2
+    found = match.compare(match.Codes(one, {}), match.Codes(two, {}), "top:0.1")
+    a, b = (interpret.activations_of(z, "top:0.1")[0] for z in (one, two))
+    assert found["live"] == 7
+    for name in "rotated", "images_in_z":
+        means = []
+        for z, own, other in (two, b, a), (one, a, b):
+            for control, control_lists in interpret.rivals(z, own, "top:0.1"):
+                if control == name:
+                    means.append(match.match(other, control_lists)[2].mean())
+        assert found[f"{name}_matched"] == pytest.approx(np.mean(means))
+        less = found["matched"] - np.mean(means)
+        assert found[f"matched_less_{name}"] == pytest.approx(less)
 
 
 def test_a_jackknife_of_sums_is_the_t_interval():
@@ -102,8 +124,7 @@ def test_a_jackknife_of_sums_is_the_t_interval():
 
 def test_a_cell_of_pairs_is_mean_and_half_interval():
     pairs = {(1, 2): 0.7, (1, 3): 0.1, (2, 3): 0.4}
-    mean, half = records.jackknife(pairs)
-    assert records.cell_of_pairs(pairs, 2, True) == f"+{mean:.2f} ± {half:.2f}"
+    assert records.cell_of_pairs(pairs, 2, True) == "+0.40 ± 1.49"
     assert records.cell_of_pairs({(1, 2): -0.04}, 1, True) == "0.0"
     assert records.cell_of_pairs({}, 1, True) == "–"
 
@@ -134,6 +155,34 @@ def test_an_interval_counts_both_seeds(of_weights, of_order):
     half = TABLE["half_of_grid"]
     assert half(pairs, "neither") == pytest.approx(4.302653 * error)  # Student's t, two degrees
     assert half(pairs, "same order − neither") == pytest.approx(0, abs=1e-9)
+
+
+def effects_of_trainings(draw):
+    effect = dict(zip(itertools.product((1, 2, 3), repeat=2), draw.normal(size=9)))
+    return lambda one, other: effect[one] + effect[other]
+
+
+def effects_of_shared_seeds(draw):
+    weights, order = draw.normal(size=(2, 4))
+    return lambda a, b: (a[0] == b[0]) * weights[a[0]] + (a[1] == b[1]) * order[a[1]]
+
+
+def effects_of_pairs(draw):
+    return lambda one, other: draw.normal()
+
+
+@pytest.mark.parametrize(
+    "effects", [effects_of_trainings, effects_of_shared_seeds, effects_of_pairs]
+)
+@pytest.mark.parametrize("kind", ["same weights", "same weights − neither"])
+def test_an_interval_covers_zero_nearly_always(effects, kind, draw):
+    covered = []
+    for _ in range(300):
+        pairs = grid(effects(draw))
+        covered.append(
+            abs(TABLE["of_kind"](pairs, kind)) <= TABLE["half_of_grid"](pairs, kind) + 1e-9
+        )
+    assert np.mean(covered) > 0.92  # of 0.95, by chance; the others cover more
 
 
 @pytest.fixture
@@ -172,6 +221,21 @@ def test_pairs_are_measured_once_and_read(kept):
     simclr = records.pairs_of("shapes", "simclr", "matched_less_rotated")
     assert [*ncl] == of_three
     assert records.less(ncl, simclr) == {(1, 2): ncl[1, 2] - simclr[1, 2]}
+
+
+def test_trainings_of_the_grid_are_told_apart(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(start, "ROOT", tmp_path)
+    common_of = {(1, 2): 6, (3, 2): 4, (1, 3): 2}  # dimensions that all have; of the others 6
+    for (weights, order), common in common_of.items():
+        z = planted(common, 6, 10 * weights + order).z
+        folder = start.folder("ncl", weights, order)
+        folder.mkdir(parents=True)
+        np.savez(folder / "embeddings.npz", z=z, y=CLASSES)
+    run_program("match.py starts")
+    found = TABLE["grid_of"]("ncl", "live")
+    of = {((1, 2), (1, 3)): 10, ((1, 2), (3, 2)): 11, ((1, 3), (3, 2)): 9}
+    assert found == of
+    assert TABLE["of_kind"](found, "same order") == 11
 
 
 @pytest.mark.parametrize("method", start.METHODS)
