@@ -20,11 +20,11 @@ Where all methods differ from their authors' code:
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
 6. The network is trained in bf16 where that is faster, else in fp32 (NCL: fp16).
 7. Rates and momenta change with every step (some: every epoch), and the warm-up begins near 0 (NCL:
-   at a rate of 3e-5, and is at the peak a step earlier).
+   at a rate of 3e-5, and it reaches the peak a step earlier).
 8. Under torchrun on CPUs, each process has its own BatchNorm.
-On the same draws SimCLR, NCL and BayesNCL take the steps of their authors' program, Barlow Twins
-and BYOL those of solo-learn, up to rounding and 7. On other draws 2, 4 and 7 have no effect that
-we can tell: of 22 results 16 are equal within margins, 6 undecided (studies/authors).
+Given the same random draws, SimCLR, NCL and BayesNCL take the same steps as their authors' program,
+Barlow Twins and BYOL the same as solo-learn's, but for rounding and 7. With other draws we can tell
+no effect of 2, 4 and 7: of 22 results 16 are equal within margins, 6 undecided (studies/authors).
 """
 
 import argparse
@@ -47,8 +47,8 @@ import zlib
 from datetime import datetime
 from pathlib import Path
 
-# Two settings that make training on a CPU faster (studies/speed has the measurements); skip them at
-# first reading. Without bf16, threads that wait should sleep and not spin, which leaves the cores
+# Two settings that make training on a CPU faster (studies/speed has the measurements); skip them on
+# a first reading. Without bf16, threads that wait should sleep and not spin, which leaves the cores
 # to other programs: torch reads this when it is imported, so every program imports common first.
 # And glibc should keep the memory that is freed, because new pages cost 5 to 14 % of the time.
 CPUINFO = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").exists() else ""
@@ -94,7 +94,7 @@ QUIET = False  # with --quiet: progress says nothing
 def number(kind, least, most=None):
     """An argparse type: an int or a float from `least` to `most`, which is finite."""
     if most is None:
-        most = 2**31 - 1 if kind is int else sys.float_info.max
+        most = 2**31 - 1 if kind is int else 1e30
 
     def parse(text):
         value = kind(text)
@@ -102,7 +102,7 @@ def number(kind, least, most=None):
             raise argparse.ArgumentTypeError(f"{text} is not between {least} and {most:.10g}")
         return value
 
-    parse.__name__ = kind.__name__  # argparse says "invalid int value"; takes() reads it too
+    parse.__name__ = kind.__name__  # argparse says "invalid int value"
     return parse
 
 
@@ -206,9 +206,9 @@ class Parser(argparse.ArgumentParser):
             name = name if name in self.presets else "default"
             words = sys.argv[1:] if argv is None else argv
             command = shlex.join([f"{self.method}.py", *words])
-            about = dict(method=self.method, command=command, preset=name, processes=WORLD)
-            about["fingerprint"] = None  # Data notes it
-            settings = self.defaults | self.presets[name] | about
+            origin = dict(method=self.method, command=command, preset=name, processes=WORLD)
+            origin["fingerprint"] = None  # Data notes it
+            settings = self.defaults | self.presets[name] | origin
         args = argparse.Namespace(**self.may_be_added | settings | typed)
         global QUIET
         QUIET = args.quiet
@@ -219,15 +219,13 @@ class Parser(argparse.ArgumentParser):
 
     def settings_to_resume(self, run: Path) -> dict:
         """The settings of a run of this program that can go on here."""
-        need((run / "config.json").exists(), f"{run} is no run: it has no config.json")
-        settings = read_json(run / "config.json")
-        method, processes = settings.get("method"), settings.get("processes")
+        settings = settings_of_run(run)
+        method, processes = settings["method"], settings.get("processes")
         need(method == self.method, f"{run} is a run of {method}.py, not of {self.method}.py")
         launcher = f"torchrun --nproc_per_node={processes}"
         need(processes == WORLD, f"{run} is a run of {processes} processes: {launcher}")
         missing = {*self.defaults, *self.presets["default"]} - settings.keys()
         need(not missing, f"{run} does not say {sorted(missing)}: an older version made it")
-        self.check(settings, run)
         return settings
 
     def check(self, settings: dict, run: Path) -> None:
@@ -248,13 +246,8 @@ def takes(flag: argparse.Action, value) -> bool:
     """Whether a value out of JSON is one that a flag takes."""
     if flag.nargs == 0:  # as --compile has it
         return isinstance(value, bool)
-    if flag.type is None:
-        return isinstance(value, str) and (not flag.choices or value in flag.choices)
-    numbers = (int, float) if flag.type.__name__ == "float" else int
-    if not isinstance(value, numbers) or isinstance(value, bool):
-        return False
     try:
-        same = flag.type(str(value)) == value
+        same = (flag.type or str)(str(value)) == value
     except (ValueError, argparse.ArgumentTypeError):
         return False
     return same and (not flag.choices or value in flag.choices)
@@ -280,7 +273,7 @@ def has_bf16(device: str) -> bool:
 class Data:
     """The data set args.dataset, with args.limit of its training images.
 
-    unlabelled: whether to pre-train on x_unlabeled where there is one, as STL-10 has it
+    unlabelled: whether to pre-train on x_unlabeled where there is one, as in STL-10
 
     train, test   "x", images (N, 3, H, W) uint8; perhaps labels "y" (N,) int64, a second label
                   "background", and "captions" for mmncl.py
@@ -322,14 +315,11 @@ class Data:
     def compare(self, args: argparse.Namespace) -> None:
         """BadInput where a run had other data.
 
-        args.fingerprint: a dictionary; None in a new run, which gets that of these data; absent in
-        a run of an older version
+        args.fingerprint becomes that of these data in a new run, where it is None, and in one of an
+        older version, which has none.
         """
         where = f"{args.dataset} under {args.data_root}"
-        if not hasattr(args, "fingerprint"):
-            print(f"{where}: the run, of an older version, did not note what its data were")
-            return
-        if args.fingerprint is None:
+        if getattr(args, "fingerprint", None) is None:
             args.fingerprint = self.fingerprint
         need(isinstance(args.fingerprint, dict), f"{where}: the run's fingerprint of it is damaged")
         for name in sorted(args.fingerprint.keys() | self.fingerprint.keys()):
@@ -339,7 +329,7 @@ class Data:
             need(was == now, f"{text}; give the --data-root of its data")
 
     def steps(self, batch_size: int) -> int:
-        """Batches in an epoch; BadInput without one, or where the processes' shares differ."""
+        """Batches in an epoch; BadInput without one, or if the processes' shares differ."""
         n = len(self.images)
         text = f"--batch-size {batch_size} is more than the {n} training images"
         need(batch_size <= n, f"{text}: give {max(2, n // 10)}")
@@ -393,12 +383,8 @@ def in_proportion(y: Tensor, most: int) -> Tensor:
     return by_class[evenly(most, len(y))].sort().values
 
 
-MEDMNIST = {  # the keys of that collection's files
-    "train_images": "x_train",
-    "train_labels": "y_train",
-    "test_images": "x_test",
-    "test_labels": "y_test",
-}
+MEDMNIST = dict(train_images="x_train", train_labels="y_train")  # the keys of its files
+MEDMNIST |= dict(test_images="x_test", test_labels="y_test")
 
 
 def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
@@ -418,16 +404,11 @@ def find_arrays(name: str, root: Path) -> dict[str, np.ndarray]:
     two = archive.exists() and files
     need(not two, f"{archive} and {root / name}/*.npy are two data sets: rename one")
     try:
-        if archive.exists():
-            need(archive.is_file(), f"{archive} is no file")
+        if archive.is_file():
             arrays = dict(np.load(archive))
-            foreign = [key for key, array in arrays.items() if not isinstance(array, np.ndarray)]
-            need(not foreign, f"{archive} holds {foreign[:1]}, which is no array")
-            return {MEDMNIST.get(key, key): array for key, array in arrays.items()}
+            return {MEDMNIST.get(key, key): np.asarray(array) for key, array in arrays.items()}
         if files:
             return {file.stem: np.lib.format.open_memmap(file, "c") for file in files}
-    except BadInput:
-        raise
     except Exception as error:  # what a damaged file may raise is not listed anywhere
         reason = f"{type(error).__name__}: {error}"
         remedy = "; save words with .astype('U')" if "Object arrays" in reason else ""
@@ -637,7 +618,7 @@ def coin(p: float, x: Tensor) -> Tensor:
 
 
 def can_be_asked(x: Tensor) -> bool:
-    """Whether reading the values of x costs no wait: on a CPU, and not while compiling."""
+    """Whether Python may look at the values of x without a wait: on a CPU, not while compiling."""
     return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -645,10 +626,9 @@ def change_some(x: Tensor, chosen: Tensor, change, values: Tensor) -> Tensor:
     """change(x, values) where `chosen` (N,) is True, x (N, 3, H, W) elsewhere; values: (N, …).
 
     A GPU changes all images and selects: asking which ones would make it wait. A CPU changes the
-    chosen ones alone, by which a training takes 7 to 14 % less time.
+    chosen ones alone, and in x itself, by which a training takes 7 to 14 % less time.
     """
     if can_be_asked(x):
-        x = x.clone()
         x[chosen] = change(x[chosen], values[chosen])
         return x
     return torch.where(chosen.view(-1, 1, 1, 1), change(x, values), x)
@@ -658,7 +638,7 @@ def random_colour(x: Tensor, jitter: float, gray: float) -> Tensor:
     """ColorJitter with probability 0.8, then grey with probability `gray`, of x in [0, 1].
 
     x: (N, 3, H, W); jitter: the strength of brightness, contrast and saturation; hue has a quarter
-    of it. The order of the operators is drawn for each image.
+    of it. The order of the operators is drawn for each image. On a CPU x itself changes.
     """
     drawn = torch.empty(4, len(x), 1, 1, 1, device=x.device).uniform_(-1, 1)
     drawn = drawn * coin(0.8, x)  # (4, N, 1, 1, 1). A fifth of the images get 0: no change.
@@ -780,10 +760,10 @@ def cifar_resnet(depth: int) -> nn.Module:
 class LARS(torch.optim.Optimizer):
     """Layer-wise adaptive rate scaling: SGD with momentum and a rate for each weight tensor.
 
-    You et al. 2017, arXiv 1708.03888. The gradient g of a weight w becomes r · (g + decay · w),
-    with r = trust · ‖w‖ / (‖g‖ + decay · ‖w‖): a step is in proportion to the weight. With `clip`
-    r becomes min(r / lr, 1): as SGD multiplies by lr, a layer's rate is min(r, lr). Where w = 0,
-    r is 1; where g = 0, r is 0. Biases and norms, which have one axis, get SGD without decay.
+    You et al. 2017, arXiv 1708.03888. SGD gets r · (g + decay · w) for the gradient g of a weight
+    w, with r = trust · ‖w‖ / (‖g‖ + decay · ‖w‖): a step is in proportion to the weight. With
+    `clip` it gets min(r / lr, 1) for r, so that a layer's rate, lr times that, is min(r, lr). Where
+    w = 0, r is 1; where g = 0, r is 0. Biases and norms (one axis) get SGD without decay.
     NCL's authors: trust 0.02 and clip; on ImageNet 0.001 without clip is common.
     """
 
@@ -898,8 +878,8 @@ def average_gradients(model: nn.Module) -> None:
 def progress(items, what: str):
     """Yield the items, and say on stderr how far they are.
 
-    A terminal has one line, which is written anew each second and goes at the end. A file gets a
-    line after ten seconds and each minute.
+    On a terminal one line is written anew each second and erased at the end. A file gets a line
+    after ten seconds, then each minute.
     items: anything with a length
     """
     terminal = sys.stderr.isatty()
@@ -975,12 +955,8 @@ def hardware(device: str) -> str:
     """The GPU's name; or the processor's, where Linux tells it, and the number of threads."""
     if device.startswith("cuda"):
         return torch.cuda.get_device_name(device)
-    name = platform.machine()
-    for line in CPUINFO.splitlines():
-        if line.startswith("model name"):
-            name = line.partition(": ")[2]
-            break
-    return f"{name}, {torch.get_num_threads()} threads"
+    name = CPUINFO.partition("model name")[2].partition(": ")[2].partition("\n")[0]
+    return f"{name or platform.machine()}, {torch.get_num_threads()} threads"
 
 
 class Run:
@@ -1072,7 +1048,7 @@ class Run:
     def epochs(self):
         """Yield the epochs not done yet, which count from 0; each is seeded, in training mode."""
         for epoch in range(len(self.records), self.args.epochs):
-            # Every epoch and process has another seed, with fewer than 10,007 of each.
+            # No two epochs or processes share a seed, with fewer than 10,007 of each.
             torch.manual_seed((self.args.seed * 10_007 + epoch) * 10_007 + RANK)
             self.model.train()
             self.began = time.perf_counter()
@@ -1187,8 +1163,8 @@ ACTIVE = 1e-5  # of a row of norm 1: what is larger counts as active (NCL)
 def health(z: Tensor) -> dict[str, Tensor]:
     """Signs of collapse in a batch of embeddings z (N, K), as scalar tensors.
 
-    spread   mean standard deviation of z/‖z‖, times √K: 0 is collapsed, 1 the most there can be;
-             embeddings ≥ 0 stay below 1
+    spread   mean standard deviation of z/‖z‖, times √K: 0 is collapsed, about 1 the most there can
+             be; embeddings ≥ 0 stay below 1
     act      share of active entries
     """
     z = F.normalize(z.detach().float())
@@ -1497,6 +1473,5 @@ def launch(main, *errors) -> None:
             if not any(words in text for words in OUT_OF_MEMORY):
                 raise  # a bug, whose traceback is wanted
             text = f"out of memory, of which a smaller --batch-size needs less: {text}"
-        if RANK == 0 or not isinstance(error, BadInput):  # what all processes find, one says
-            print(f"{program}: {text}", file=sys.stderr)
+        print(f"{program}: {text}", file=sys.stderr)
         sys.exit(2)

@@ -322,8 +322,6 @@ def inherit(args):
     for key in (*OF_ITS_NETWORK, *common.VIEWS):
         common.need(key in settings, f"{run} is no run of an image method: it has no {key}")
         setattr(args, key, settings[key])
-    if settings.get("fingerprint") is None:
-        del args.fingerprint  # of an older version: it did not note which data it had
     for key in OF_SOME:
         if key in settings:
             setattr(args, key, settings[key])

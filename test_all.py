@@ -2489,7 +2489,7 @@ REFUSED = {
     "pictures": ({"mine/cats/1.png": b""}, MINE, "no data set mine; mine.npz; decode.py; svhn"),
     "damaged archive": ({"mine.npz": b"PK"}, MINE, "mine; plain numpy arrays"),
     "mapped pickle": ({"mine/x_train.npy": np.array([{}])}, MINE, "plain numpy; Python objects"),
-    "a text among arrays": ({"mine.npz": zipped("README.txt")}, MINE, "'README.txt'; no array"),
+    "a text among arrays": ({"mine.npz": zipped("README.txt")}, MINE, "no x_train; README.txt"),
     "no height": (mine(x_train=X_TRAIN[:, :0]), MINE, "of shape (20, 0, 8, 3)"),
     "no axes": (mine(x_train=np.uint8(7)), MINE, "x_train ()"),
     "one-sided labels": (HALF, MINE, "no y_train"),
