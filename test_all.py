@@ -2470,6 +2470,7 @@ REFUSED = {
     "memory": ({}, "simclr.py --head-hidden 2147483647", "out of memory; --batch-size"),
     "more than any memory": ({}, "simclr.py --head-hidden 1" + "0" * 30, "and 2147483647"),
     "diverging": ({}, "simclr.py --optimizer sgd --lr 1e30", "epoch 1: the loss; not finite"),
+    "too large": ({}, "simclr.py --warmup 1e308", "--warmup: 1e308 is not between 0 and 1e+30"),
     "another run": ({}, "simclr.py --out {ncl}", "is not empty"),
     "another's folder": (
         {"own/config.json": "{}", "tiny.npz": ARRAYS},
