@@ -4,17 +4,17 @@
 # ///
 """BayesNCL: non-negative contrastive learning (NCL) with a gate for each dimension and image.
 
-    z⁺ = σ₊(z) ≥ 0                         as in ncl.py; σ₊ is rep_relu, below
+    z⁺ = σ₊(z) ≥ 0                         as in ncl.py; σ₊ is rep_relu or relu, below
     α = sigmoid(gating(sg[h]) / T)         how likely each dimension is kept, for each image
     m = 1[α > ½]                           the gate; straight-through (STE): its gradient is α's
     L = NT-Xent(z⁺ ⊙ m) + λ · KL(Bern(α) ‖ Bern(ρ))
     gating: a network beside the head;  sg: stop-gradient;  T: a temperature
     ρ: prior probability of keeping a dimension;  λ: the KL's weight
 
-A dimension that nearly all images have tells none of them apart. The paper argues that keeping it
-gains the loss less than the λ log(1/ρ) that an open gate costs, so that its gate closes. But a
-closed gate costs λ log(1/(1 − ρ)), at ρ = 0.8 seven times as much: the KL alone opens gates
-(studies/bayesncl).
+A dimension that is active on nearly all images tells none of them apart. The paper argues that its
+gate closes, as it lowers the loss by less than λ log(1/ρ), the price of an open gate. But that is
+the price of α = 1. The KL is 0 at α = ρ = 0.8, an open gate, and seven times that price at α = 0:
+by itself it opens gates (studies/bayesncl).
 
 Cui, Zhang, Hu, "Bayesian Gated Non-Negative Contrastive Learning", ICML 2026, arXiv 2605.28441.
 The recipe is that of the NCL authors (arXiv 2403.12459), as in the paper.
@@ -31,8 +31,10 @@ Where we differ from the paper, besides what common.py lists:
 2. The settings `shapes` and `default` are ours.
 3. Only z⁺ ⊙ m is normalised, in the loss (theirs: z⁺ too, before the mask).
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
-5. TopK and the spectral loss, with a gate, are ours: the paper has neither.
+5. The spectral loss with a gate is ours. TopK with one is in their code, and in no row of theirs.
 6. Gumbel's noise has u clamped to [1e-4, 1 − 1e-4] (theirs: −log(−log(u + 1e-4) + 1e-4)).
+7. On ImageNet-100 z is not layer-normalised before σ₊. Their code has it "only for imagenet", in a
+   line that is commented out.
 """
 
 import common
@@ -42,7 +44,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 # ---------------------------------------------------------------------------------------- settings
-# CIFAR's and ImageNet-100's are the NCL authors'; of the built-in data and of any other, ours.
+# For CIFAR and ImageNet-100 the gate's rows are the BayesNCL authors' (ρ and λ: CIFAR-100's), the
+# others the NCL authors'. For any other data set all are ours.
 # fmt: off
 PRESETS = common.presets({
     "preset":           ["cifar10 cifar100", "imagenet100", "shapes",   "default"],
@@ -259,6 +262,7 @@ def parser():
     flags.image_flags()
     count = common.number(int, 1)
     positive = common.number(float, 1e-12)
+    share = common.number(float, 0, 1)
     add = flags.add_argument
     add("--temperature", type=positive, help="τ of NT-Xent")
     add("--loss", choices=["ntxent", "spectral"], help="spectral: it has no τ")
@@ -273,11 +277,7 @@ def parser():
     add("--gate-hidden", type=count, help="its hidden units")
     add("--gate-lr", type=positive, help="its peak learning rate")
     add("--gate-temperature", type=positive, help="T of α")
-    add(
-        "--prior",
-        type=common.number(float, 0, 1),
-        help="ρ, prior probability that a dimension is kept",
-    )
+    add("--prior", type=share, help="ρ, prior probability that a dimension is kept")
     add("--kl-weight", type=common.number(float, 0), help="λ of the KL term")
     add("--no-detach", dest="detach", action="store_false", help="the gate trains the backbone too")
     return flags

@@ -209,7 +209,7 @@ def main(argv=None):
             directions = torch.randn(args.projections, K, device=z1.device, generator=shared)
             directions = F.normalize(directions)  # (P, K)
             u = torch.rand(2, N, K, device=z1.device, generator=shared)
-            # (N, K) each: samples of the distribution that z shall have
+            # (N, K) each: samples of the distribution that z should follow
             t1, t2 = rectified_samples(u, args.mu, args.noise)
 
             invariance = F.mse_loss(z1, z2)

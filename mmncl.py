@@ -199,8 +199,8 @@ def class_names(args, data):
         "background": folder / f"{args.dataset}-backgrounds.txt",
     }
     if args.classes:
-        numbered = data.classes.get("y", np.array("")).dtype.kind != "U"
-        common.need(numbered, f"--classes {args.classes}: {args.dataset} has no class numbers")
+        are_numbers = data.classes.get("y", np.array("")).dtype.kind != "U"
+        common.need(are_numbers, f"--classes {args.classes}: {args.dataset} has no class numbers")
     names = {}
     for label, classes in data.classes.items():
         if classes.dtype.kind == "U":
@@ -348,7 +348,7 @@ def main(argv=None):
     args = parser().parse(argv)
     torch.manual_seed(args.seed)  # the same weights in each process; run.epochs() seeds each epoch
     data = common.Data(args, unlabelled=False)
-    if args.resume and args.classes:  # a copy; the file of that name may be another one by now
+    if args.resume and args.classes:  # the run's own copy, as the original may have changed
         args.classes = Path(args.resume, "classes.txt")
         told = f"{args.classes} is not there: copy the file of --classes there"
         common.need(args.classes.exists(), told)
@@ -363,7 +363,7 @@ def main(argv=None):
     Optimizer = common.OPTIMIZERS[args.optimizer]
     optimizer = Optimizer(model.parameters(), lr=args.lr, weight_decay=args.weight_decay)
     words = numbered(captions).to(args.device)  # (N, L)
-    numbered(captions_test)  # or says now, not after the training, which has no word
+    numbered(captions_test)  # a caption without words is reported now, not after the training
 
     run = common.Run(args, data, model, optimizer)
     if args.classes and not args.resume and common.RANK == 0:

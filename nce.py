@@ -120,7 +120,7 @@ class NCE(nn.Module):
         return h, f, class_scores(f, self.class_weights())
 
     def class_weights(self):
-        """W (C, K), through σ₊ where it shall not be negative."""
+        """W (C, K), with --weights non-negative σ₊ of it."""
         W = self.classifier.weight
         if self.weights == "non-negative":
             W = self.activation(W)

@@ -118,7 +118,7 @@ def batch_top_k(a, k):
 
 
 def revival_loss(e, a, dead, W_dec):
-    """The second term: the share of the error e (N, d) that dead units do not tell; 0 without any.
+    """The second term: the share of the error e (N, d) that dead units leave; 0 if none is dead.
 
     a: scores (N, K); dead: (K,), True for a dead unit; W_dec: (d, K).
     """
@@ -282,7 +282,7 @@ def representations(backbone, images, args):
 
 @torch.no_grad()
 def reconstruction(sae, h, z):
-    """How well codes z (N, K) tell h (N, d): the share of its variance, and mean ‖h − ĥ‖²."""
+    """How well codes z (N, K) reconstruct h (N, d): share of its variance, and mean ‖h − ĥ‖²."""
     e = sae.standard(h) - sae.decode(z)  # (N, d)
     error = sae.scale.square() * e.square().sum(1).mean()
     variance = (h - h.mean(0)).square().sum(1).mean()

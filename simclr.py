@@ -32,7 +32,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 # ---------------------------------------------------------------------------------------- settings
-# CIFAR's and ImageNet-100's are the NCL authors'; of the built-in data and of any other, ours.
+# For CIFAR and ImageNet-100 these are the NCL authors'; for any other data set they are ours.
 # fmt: off
 PRESETS = common.presets({
     "preset":           ["cifar10 cifar100", "imagenet100", "shapes",   "default"],

@@ -23,8 +23,8 @@ seconds of training on one CPU core with bf16.
 
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
-2. The settings `imagenet100`, `shapes` and `default` are ours; in the last two residual branches do
-   not start at 0.
+2. The settings `imagenet100`, `shapes` and `default` are ours. In `shapes` and `default`, residual
+   branches do not start at 0.
 """
 
 import argparse
@@ -34,10 +34,10 @@ import common
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torchvision.models import resnet
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
 # ---------------------------------------------------------------------------------------- settings
-# CIFAR's and ImageNet's are the paper's; of ImageNet-100, the built-in data and any other, ours.
+# For CIFAR and ImageNet these are the paper's; for any other data set they are ours.
 # fmt: off
 PRESETS = common.presets({
     "preset":             ["cifar10 cifar100", "imagenet", "shapes",   "default"],
@@ -73,7 +73,7 @@ EPS = 1e-2
 def negative_cosine(p, z, stop_gradient=True):
     """D(p, z) = −cos(p, z) (SimSiam, Eq. 1), the mean over N predictions, in [−1, 1].
 
-    p, z: (N, K), predictions and what they shall predict, not necessarily normalised.
+    p, z: (N, K), predictions and their targets, not necessarily normalised.
     stop_gradient: z gets no gradient (Eq. 3).
     """
     assert p.ndim == 2, p.shape
@@ -117,9 +117,9 @@ def prediction_head(K, hidden):
 def zero_init(backbone):
     """Let each residual branch start at 0 (Goyal et al. 2017): the scale of its last norm is 0."""
     for block in backbone.modules():
-        if isinstance(block, resnet.BasicBlock):
+        if isinstance(block, BasicBlock):
             nn.init.zeros_(block.bn2.weight)
-        if isinstance(block, resnet.Bottleneck):
+        if isinstance(block, Bottleneck):
             nn.init.zeros_(block.bn3.weight)
 
 
@@ -160,12 +160,7 @@ def parser():
     add("--projector-layers", type=count, help="its linear layers")
     add("--predictor-hidden", type=count, help="hidden units of the predictor")
     add("--zero-init-residual", action=yes_or_no, help="residual branches start at 0")
-    add(
-        "--no-stop-grad",
-        dest="stop_grad",
-        action="store_false",
-        help="ablation: targets get gradient too; collapses",
-    )
+    add("--no-stop-grad", dest="stop_grad", action="store_false", help="ablation; collapses")
     add("--no-predictor", dest="predictor", action="store_false", help="ablation: p = z; collapses")
     return flags
 

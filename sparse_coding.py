@@ -14,8 +14,7 @@ with random coordinates masked, and should find the features again.
 
     python sparse_coding.py --experiment fig2      20 seconds on one core of an AMD EPYC
 
-There the contrastive loss reaches .88 and the non-contrastive one .52, with two of ten latents
-not 0.
+With two of ten latents not 0, the contrastive loss ends at .88 and the non-contrastive one at .52.
 
     contrastive (SimCLR), Eq. (9)
         −log( exp(cos(h1, h2)/τ) / Σ over the other 2B − 1 views of exp(cos/τ) )
@@ -89,7 +88,9 @@ PAPER = dict(
     seeds=5,  # 1 to 5, each with features, latents, first weights and masks of its own
 )
 # Differs: τ is .2; the text has none, and the scripts have .05. Masks keep half; the scripts sweep
-# .75, .5, .25 and .1. There are 5 seeds; the paper's Figures 5 to 7 have three.
+# .75, .5, .25 and .1. There are 5 seeds; the paper's Figures 5 to 7 have three. All masks are
+# independent, as in the text. The scripts of Figures 1 and 2 leave out --use_masking, by which the
+# contrastive loss alone gets dependent masks, Eq. (2); experiment `masks` compares both for SimCLR.
 
 FAST = dict(batch_size=128, lr=0.5, epochs=100, seeds=3)  # what differs without --paper
 
@@ -131,7 +132,7 @@ def latents(kind: str, n: int, d: int, sparsity: float, random: torch.Generator)
 
     authors     ⌈d Pr / 2⌉ entries are −1, the rest of ⌈d Pr⌉ are +1, and at least one is
     one-hot     one entry is +1
-    iid         each is −1 or +1 with probability Pr, else 0
+    iid         each is not 0 with probability Pr, and then −1 or +1 with equal probability
     zero-one    each is 1 with probability Pr, else 0
     Of the last two a z of zeros alone is drawn again.
     """
@@ -552,7 +553,7 @@ def step(s: SimpleNamespace, data: Data, model: Model, a1, a2, number: int) -> T
 
     number: of the step; two networks learn in turn.
     """
-    # Differs: in the code the network o begins each epoch.
+    # Differs where an epoch has an odd number of batches: in the code network o begins each epoch.
     turn = number % s.networks
     loss = loss_of(s, data, model, a1, a2, turn)
     network = model.networks[turn]
@@ -830,8 +831,8 @@ def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
 
     s = SimpleNamespace(**chosen)
     if s.noise == [None]:
-        # Differs: σ0 = .15 is the code's. The text's, read as a variance, makes it .48; Section 4.1
-        # has Θ(log d / d), which is .23.
+        # Differs: σ0 = .15 is what the code runs; its configs' sigma0 is only printed. The text's,
+        # read as a variance, makes it .48; Section 4.1 has Θ(log d / d), which is .23.
         s.noise = [math.sqrt(math.log(s.d)) / s.d]
     s.networks = 2 if s.method == "noncl" else 1
     s.batches = math.ceil(s.n / s.batch_size)
