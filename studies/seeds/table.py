@@ -10,23 +10,15 @@ import pandas as pd
 from scipy import stats
 
 DATA = {"built-in": "shapes", "MNIST-1D": "mnist1d", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
-ROWS = {
+METHODS = {
     "SimCLR": "simclr",
     "NCL": "ncl",
     "BayesNCL": "bayesncl",
     "NCL + TopK": "ncl-topk",
     "LpJEPA": "lpjepa",
-    "autoencoder, one h": "sae-one",
-    "autoencoder, two h": "sae-two",
-    "k-means, one h": "k-means-of-h-one",
-    "k-means, two h": "k-means-of-h-two",
-    "ICA, one h": "ica-one",
-    "ICA, two h": "ica-two",
-    "NMF, one h": "nmf-one",
-    "NMF, two h": "nmf-two",
 }
-NON_NEGATIVE = "NCL", "BayesNCL", "NCL + TopK", "LpJEPA"
-DIFFERENCES = *((name, "SimCLR") for name in NON_NEGATIVE), ("NCL", "k-means, two h")
+DICTIONARIES = {"autoencoder": "sae", "k-means": "k-means-of-h", "ICA": "ica", "NMF": "nmf"}
+K_MEANS = "k-means-of-h-two"
 LESS_ROTATED = "matched_less_rotated"
 SHOWN = {  # heading: a number of a pair, digits, whether it is a difference
     "live": ("live", 0, False),
@@ -42,7 +34,7 @@ SHOWN = {  # heading: a number of a pair, digits, whether it is a difference
 # ------------------------------------------------------- what comes back, by data set and by method
 lines = []
 for label, data in DATA.items():
-    for name, row in ROWS.items():
+    for name, row in METHODS.items():
         pairs = pairs_of(data, row, "matched")
         if not pairs:
             continue
@@ -65,31 +57,46 @@ for label, data in DATA.items():
         if not of_simclr:
             continue
         line = {"": f"{label}: {name}", "SimCLR": cell_of_pairs(of_simclr, 3, True)}
-        for one, other in DIFFERENCES:
-            found = less(pairs_of(data, ROWS[one], key), pairs_of(data, ROWS[other], key))
+        for method in [*METHODS][1:]:
+            found = less(pairs_of(data, METHODS[method], key), of_simclr)
             if found:
-                line[f"{one} − {other}"] = cell_of_pairs(found, 3, True)
+                line[f"{method} − SimCLR"] = cell_of_pairs(found, 3, True)
+        found = less(pairs_of(data, "ncl", key), pairs_of(data, K_MEANS, key))
+        line["NCL − k-means"] = cell_of_pairs(found, 3, True)
         lines.append(line | {"n": len(seeds_of(of_simclr))})
 compared = pd.DataFrame(lines).fillna("–")
+
+# --------------------------------- dictionaries of SimCLR's features, of one training and of two
+lines = []
+for name, row in DICTIONARIES.items():
+    line = {"less rotated": name}
+    for label, data in DATA.items():
+        for heading, ending in {"one h": "-one", "two h": "-two"}.items():
+            pairs = pairs_of(data, row + ending, LESS_ROTATED)
+            if pairs:
+                n = len(seeds_of(pairs))
+                line[f"{label}, {heading} (n = {n})"] = cell_of_pairs(pairs, 3, True)
+    lines.append(line)
+fitted = pd.DataFrame(lines).fillna("–")
 
 # ----------------------------------------------------- what dimensions that come back say of labels
 LABELS = {"shapes": {"objects": "", "backgrounds": "background_"}}
 lines = []
 for label, data in DATA.items():
-    for name in "SimCLR", *NON_NEGATIVE:
-        row = ROWS[name]
-        back = pairs_of(data, row, "back")
-        if not back:
-            continue
-        line = {"": f"{label}: {name}", "r ≥ 0.9": cell_of_pairs(back, 2, False)}
-        line["rotated"] = cell_of_pairs(pairs_of(data, row, "rotated_back"), 2, False)
-        line["random images"] = cell_of_pairs(pairs_of(data, row, "images_in_z_back"), 2, False)
-        for of, prefix in LABELS.get(data, {"classes": ""}).items():
-            for heading, ending in {of: "", f"{of}, full lists": "_full"}.items():
-                pairs = pairs_of(data, row, f"{prefix}lead_of_back{ending}")
-                line[heading] = cell_of_pairs(pairs, 1, True)
-        lines.append(line | {"n": len(seeds_of(back))})
-trusted = pd.DataFrame(lines).fillna("–")
+    for of, prefix in LABELS.get(data, {"classes": ""}).items():
+        for name, row in METHODS.items():
+            back = pairs_of(data, row, "back")
+            lead = pairs_of(data, row, f"{prefix}lead_of_back")
+            if not lead:
+                continue
+            line = {"": f"{label}, {of}: {name}", "r ≥ 0.9": cell_of_pairs(back, 2, False)}
+            for control, key in {"rotated": "rotated", "random images": "images_in_z"}.items():
+                line[control] = cell_of_pairs(pairs_of(data, row, f"{key}_back"), 2, False)
+            line["lead"] = cell_of_pairs(lead, 1, True)
+            full = pairs_of(data, row, f"{prefix}lead_of_back_full")
+            line["full lists"] = cell_of_pairs(full, 1, True)
+            lines.append(line | {"n": len(seeds_of(lead))})
+trusted = pd.DataFrame(lines)
 
 
 # --------------------------------------------------------- what makes axes differ (start.py's grid)
@@ -133,7 +140,7 @@ def half_of_grid(grid: dict[tuple, float], kind: str) -> float:
 
 lines = []
 for name in "SimCLR", "NCL":
-    grid = grid_of(ROWS[name], LESS_ROTATED)
+    grid = grid_of(METHODS[name], LESS_ROTATED)
     if len(grid) < 36:  # until every pair of the nine is there
         continue
     line = {"less rotated": f"built-in: {name}"}
