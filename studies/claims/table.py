@@ -226,15 +226,18 @@ def of_their_program() -> str:
 
 
 def come_back(method: str) -> str:
-    """How much better dimensions match another seed's than its rotated axes or random images."""
-    own, of_simclr = (pairs_of("shapes", m, "matched_less_rotated") for m in (method, "simclr"))
-    images = pairs_of("shapes", method, "matched_less_images_in_z")
-    more = less(own, of_simclr)
-    rotated, more, images = (cell_of_pairs(pairs, 2, True) for pairs in (own, more, images))
-    return (
-        f"correlation of matched dimensions less rotated axes', built-in: {rotated}; this less "
-        f"SimCLR's: {more}; less random images': {images} (n = {len(seeds_of(own))})"
-    )
+    """How much better than SimCLR's dimensions match another seed's, less either control."""
+    controls = {"rotated axes'": "rotated", "random images'": "images_in_z"}
+    texts = []
+    for label, data in {"built-in": "shapes", "MNIST-1D": "mnist1d"}.items():
+        cells = []
+        for control, key in controls.items():
+            own, of_simclr = (pairs_of(data, m, f"matched_less_{key}") for m in (method, "simclr"))
+            more = less(own, of_simclr)
+            cells.append(f"{cell_of_pairs(more, 2, True)} less {control}")
+        if more:
+            texts.append(f"{label} {' and '.join(cells)} (n = {len(seeds_of(more))})")
+    return f"correlation of matched dimensions beside SimCLR's: {'; '.join(texts)}"
 
 
 def end(run: str, setting: str, number="min") -> pd.Series:
