@@ -379,20 +379,19 @@ def exact_chance(sizes: np.ndarray, most: int) -> np.ndarray:
     sizes: (C,), the images of each class
 
     P(no class has more than m) is the number of ways to choose n images so, divided by that of all
-    ways. Class after class joins: j of its images, n - j of those before.
+    ways. Class after class joins, with at most m of its images.
     """
-    # Ways to choose j images of a class, times odds**j. It cancels, and keeps the sums small.
+    # Ways to choose j images of a class, times odds**j, which cancels and keeps the sums small.
     odds = most / (2 * sizes.sum())
     ways = np.ones((len(sizes), most + 1))
     for j in range(most):
         ways[:, j + 1] = ways[:, j] * (sizes - j) / (j + 1) * odds
     within = np.zeros((most + 1, most + 1))  # [m, n]: ways to choose n, of no class more than m
-    within[:, 0] = 1
-    for of_class in ways:
-        fewer = within  # without this class
-        within = np.zeros_like(fewer)
-        for j, ways_of_j in enumerate(of_class):
-            within[j:, j:] += ways_of_j * fewer[j:, : most + 1 - j]
+    for m in range(most + 1):
+        of_all = np.ones(1)  # the product of the classes' polynomials
+        for of_class in ways[:, : m + 1]:
+            of_all = np.convolve(of_all, of_class)[: most + 1]
+        within[m, : len(of_all)] = of_all
     # The expected count of the commonest class is the sum of P(more than m).
     largest = np.sum(1 - within / within[most], axis=0)
     return largest[1:] / np.arange(1, most + 1)
@@ -513,9 +512,10 @@ class Family:
             many = min(many, self.N)
         ys = [as_small_integers(y) for y in ys]
         found = [np.empty((many, self.N), np.float32) for _ in ys]
+        mix = np.random.default_rng(0).permutation(self.N)  # ties must not go by the file's order
         i = 0
         for along in self.projections(many, seed=0):
-            for order in along.argsort(descending=True).numpy():
+            for order in mix[along[:, mix].argsort(descending=True).numpy()]:
                 for y, curves in zip(ys, found):
                     curves[i] = running_consistency(y, order)
                 i += 1
@@ -524,20 +524,21 @@ class Family:
     def lists(self, n: np.ndarray, seed: int, from_smallest: bool) -> Activations:
         """Orders in the place of dimensions: the k-th is active on its first n[k] images, n (K,).
 
-        Strengths are the projections, or, from_smallest, what they exceed the smallest on the list
-        by: as a ReLU would give a sparse embedding.
+        Strengths are the projections, or, from_smallest, what they exceed the next image's by: as
+        a ReLU would give a sparse embedding.
         """
         images = []
         values = []
         lengths = iter(n.tolist())
+        mix = np.random.default_rng(0).permutation(self.N)
         for along in self.projections(len(n), seed):
-            for row in along:
+            for row in along[:, mix]:
                 most = next(lengths)
-                strengths, places = row.topk(most)
-                if from_smallest and most:
+                strengths, places = row.topk(min(most + from_smallest, self.N))
+                if from_smallest:  # the next image, which is not on the list, has 0
                     strengths = strengths - strengths[-1]
-                images.append(places.numpy())
-                values.append(strengths.numpy())
+                images.append(mix[places[:most].numpy()])
+                values.append(strengths[:most].numpy())
         return Activations(np.concatenate(images), np.concatenate(values), offsets_of(n), self.N)
 
 
@@ -599,12 +600,8 @@ def consistency(counts: np.ndarray) -> np.ndarray:
 
 def semantic_entropy(mass: np.ndarray) -> np.ndarray:
     """H_s in nats, (K,), of the sums of |z_k| (C, K) over each class's images ([BayesNCL])."""
-    return surprise(mass / mass.sum(0)).sum(0)
-
-
-def surprise(p: np.ndarray) -> np.ndarray:
-    """-p log p of probabilities p, in nats; 0 where p is 0."""
-    return -p * np.log(np.where(p > 0, p, 1))
+    p = mass / mass.sum(0)
+    return -(p * np.log(np.where(p > 0, p, 1))).sum(0)
 
 
 def f1_scores(counts: np.ndarray, sizes: np.ndarray) -> np.ndarray:
@@ -703,9 +700,8 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     half = np.random.default_rng(0).permutation(a.N) % 2 == 1
     halves = half, ~half
     sizes = [np.bincount(y[half], minlength=C) for half in halves]
-    # Of each part of the dimensions the best one on either half; then the best of the parts.
-    highest = []  # (2, C, 1): the largest F1 on either half
-    judged = []  # (2, C, 1): the F1 of the same dimension on the other half
+    highest = np.full((2, C), -1.0)  # the largest F1 on either half
+    judged = np.zeros((2, C))  # the F1 of the same dimension on the other half
     for part in pieces(a.K, C):
         few = a.only(part)
         counts = [class_counts(few, y, C, half[few.images]) for half in halves]
@@ -713,12 +709,11 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
             f1 = [f1_scores(*of_half) for of_half in zip(counts, sizes)]
         f1 = np.nan_to_num(f1)  # (2, C, width)
         best = f1.argmax(2, keepdims=True)
-        highest.append(np.take_along_axis(f1, best, 2))
-        judged.append(np.take_along_axis(f1[::-1], best, 2))
-    best_part = np.concatenate(highest, 2).argmax(2, keepdims=True)
-    f1 = np.take_along_axis(np.concatenate(judged, 2), best_part, 2)
+        on_other = np.take_along_axis(f1[::-1], best, 2)[:, :, 0]
+        judged = np.where(f1.max(2) > highest, on_other, judged)
+        highest = np.maximum(highest, f1.max(2))
     in_both = np.min(sizes, axis=0) > 0
-    return np.where(in_both, f1.mean(0)[:, 0], np.nan)
+    return np.where(in_both, judged.mean(0), np.nan)
 
 
 # -------------------------------------------------------------------------- what needs no label
@@ -786,21 +781,15 @@ def correlation(a: Activations) -> float | None:
 
 
 # -------------------------------------------------------- which dimensions have the same images
-def incidence(a: Activations) -> Tensor:
-    """Which images activate each dimension: a sparse tensor (K, N) of ones."""
-    return sparse_matrix(a.dims, a.images, np.ones(len(a.dims), np.float32), (a.K, a.N))
-
-
-def meetings(rows: Tensor, b: Activations) -> np.ndarray:
-    """How many images activate both of two dimensions, (K_a, K_b); rows: incidence(a)."""
-    columns = torch.zeros(b.N, b.K)
-    columns[b.images, b.dims] = 1
-    return (rows @ columns).numpy()
-
-
-def jaccard(both: np.ndarray, n: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Images of both over images of either: both (K_a, K_b), n (K_a,), others (K_b,)."""
-    return both / (n[:, None] + others - both.astype(np.float64)).clip(1)
+def shared_images(a: Activations, dims: np.ndarray):
+    """Yield for each of these live dimensions how many images it shares with each one, (a.K,)."""
+    by_image = np.argsort(a.images, kind="stable")
+    ends = np.cumsum(np.bincount(a.images, minlength=a.N))
+    dims_of = np.split(a.dims[by_image], ends[:-1])  # of each image
+    for k in dims.tolist():
+        images = a.images[a.start[k] : a.start[k + 1]]
+        together = np.concatenate([dims_of[image] for image in images.tolist()])
+        yield np.bincount(together, minlength=a.K)
 
 
 def groups_of(a: Activations) -> np.ndarray:
@@ -811,20 +800,16 @@ def groups_of(a: Activations) -> np.ndarray:
     group. So all of a group are like its first member, which two of them need not be.
     """
     order = np.argsort(-a.n, kind="stable")[: np.count_nonzero(a.n)]
+    a_sorted = a.only(order)
     group = np.full(a.K, -1)
-    begins = np.zeros(a.K, bool)
-    for part in progress(pieces(len(order), a.N), "groups of dimensions"):
-        own = order[part]
-        before = order[: part.start]
-        # A list that is longer by more than this cannot be the same as any of these.
-        before = before[begins[before] & (SAME * a.n[before] <= a.n[own[0]])]
-        firsts = np.concatenate([before, own])
-        both = meetings(incidence(a.only(firsts)), a.only(own))
-        is_same = jaccard(both, a.n[firsts], a.n[own]) >= SAME  # (firsts, width)
-        for k, same in zip(own, is_same.T):
-            joins = firsts[same & begins[firsts]]
-            group[k] = joins[0] if len(joins) else k
-            begins[k] = not len(joins)
+    begins = np.zeros(len(order), bool)
+    places = progress(range(len(order)), "groups of dimensions")
+    for k, both in zip(places, shared_images(a_sorted, np.arange(len(order)))):
+        begins[k] = True  # unless an earlier one is alike
+        either = a_sorted.n + a_sorted.n[k] - both
+        first = np.argmax(begins & (both >= SAME * either))
+        begins[k] = first == k
+        group[order[k]] = order[first]
     return group
 
 
@@ -838,8 +823,7 @@ class Partners:
 
     of_first: np.ndarray  # (K_a,), which dimension of the second is its partner
     r_first: np.ndarray  # (K_a,), and their correlation
-    of_second: np.ndarray  # (K_b,)
-    r_second: np.ndarray  # (K_b,)
+    of_second: np.ndarray  # (K_b,), which dimension of the first is each one's partner
 
     @property
     def mutual(self) -> np.ndarray:
@@ -888,7 +872,7 @@ def partners(a: Activations, b: Activations) -> Partners:
     """The best partners of the dimensions of a and b by their `correlations`."""
     live_a = np.flatnonzero(a.n)
     live_b = np.flatnonzero(b.n)
-    found = Partners(np.full(a.K, -1), np.full(a.K, np.nan), np.full(b.K, -1), np.full(b.K, np.nan))
+    found = Partners(np.full(a.K, -1), np.full(a.K, np.nan), np.full(b.K, -1))
     if not len(live_a) or not len(live_b):
         return found
     highest = np.full(len(live_a), -np.inf)
@@ -900,7 +884,6 @@ def partners(a: Activations, b: Activations) -> Partners:
         highest[better] = own[better]
         best[better] = part.start + places[better]
         found.of_second[live_b[part]] = live_a[r.argmax(0)]
-        found.r_second[live_b[part]] = r.max(0)
     found.of_first[live_a] = live_b[best]
     found.r_first[live_a] = highest
     return found
@@ -966,9 +949,6 @@ def rivals(z: np.ndarray | Entries, b: Activations, rule: str):
     random images. DRAWS of each, of more than LARGE dimensions one.
     """
     n = b.n[b.n > 0]
-    is_sparse = rule == "nonzero"
-    if is_sparse:  # the last image of a list has strength 0, so that it does not count
-        n = (n + 1).clip(max=b.N)
     families = {
         "rotated": Rotation(unit(z), b),
         "images_in_z": Family(Vectors(z), of_images=True),
@@ -976,7 +956,7 @@ def rivals(z: np.ndarray | Entries, b: Activations, rule: str):
     draws = DRAWS if len(n) <= LARGE else 1
     for seed in progress(range(1, draws + 1), "partners by chance, draws"):
         for name, family in families.items():
-            yield name, family.lists(n, seed, is_sparse)
+            yield name, family.lists(n, seed, rule == "nonzero")
 
 
 def compare(a: Activations, z: np.ndarray | Entries, rule: str = "auto"):
@@ -1072,8 +1052,6 @@ def interpret(e: Embedding, rule: str = "auto", controls: bool = True) -> Findin
     numbers["corr"] = correlation(a)
     columns["group"] = groups_of(a)
     numbers["distinct_dims"] = len(np.unique(columns["group"][a.n > 0]))
-    least, largest = ranges(e.z)
-    numbers["constant_dims"] = int((is_constant(e.z) & ((least != 0) | (largest != 0))).sum())
     findings = Findings(a, rule, labels, columns, numbers, {})
     if controls:
         add_controls(findings, families, judge)
@@ -1327,8 +1305,6 @@ def describe(e: Embedding, findings: Findings) -> str:
     active = describe_activity(a, findings.rule)
     lines = [f"{e.N:,} images, {e.K:,} dimensions; {active}"]
     dead = f"{a.K - live:,} dead {'half-' if a.halves else ''}dimensions"
-    if numbers["constant_dims"]:
-        dead += f" ({numbers['constant_dims']:,} equal on all images)"
     lines.append(f"{dead}, {numbers['rare_dims']:,} active on less than 0.1 % of the images")
     lines += describe_leads(numbers)
     lines = [worded(line, e.things) for line in lines]

@@ -411,17 +411,14 @@ def active_together(a: Activations, kept: np.ndarray) -> dict[str, np.ndarray]:
     together   (D, PARTNERS) by images of both over images of either, the largest first; K: none
     both       (D, PARTNERS) the images of both
     """
-    rows = interpret.incidence(a)
     found = {name: np.zeros((len(kept), min(PARTNERS, a.K)), int) for name in ("together", "both")}
-    for part in interpret.pieces(len(kept), max(a.N, a.K)):
-        own = kept[part]
-        both = interpret.meetings(rows, a.only(own))  # (K, width)
-        share = interpret.jaccard(both, a.n, a.n[own])
-        share[own, range(len(own))] = 0
-        order = np.argsort(-share.T, axis=1, kind="stable")[:, :PARTNERS]
-        meets = np.take_along_axis(share.T, order, 1) > 0
-        found["together"][part] = np.where(meets, order, a.K)
-        found["both"][part] = np.take_along_axis(both.T, order, 1)
+    for place, both in enumerate(interpret.shared_images(a, kept)):
+        k = kept[place]
+        share = both / (a.n + a.n[k] - both)
+        share[k] = 0
+        order = np.argsort(-share, kind="stable")[:PARTNERS]
+        found["together"][place] = np.where(share[order] > 0, order, a.K)
+        found["both"][place] = both[order]
     return found
 
 
