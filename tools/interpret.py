@@ -15,11 +15,11 @@ said about labels is counted over these lists, so the cost grows with the number
 not with N times K.
 
 Active. Each row of z is first scaled to norm 1. In a sparse embedding a dimension is active on an
-image where |z_k| > 1e-5 ([NCL]). An embedding is dense if more than half of its entries are active.
-Then a dimension counts as active on the 1 % of the images where z_k is largest. If a dense z has
-negative entries, each dimension becomes two: +k is active where z_k is largest, -k where it is
-smallest. To choose the rule yourself, give --active nonzero or --active top:0.03. The strength of
-an active entry is |z_k|.
+image where |z_k| > 1e-5 ([NCL]). An embedding is dense if more than half of its entries are active
+(a file of a sparse matrix never is). Then a dimension counts as active on the 1 % of the images
+where z_k is largest; where z has negative entries, each dimension becomes two: +k is active where
+z_k is largest, -k where it is smallest. To choose the rule yourself, give --active nonzero or
+--active top:0.03. The strength of an active entry is |z_k|.
     A dimension with the same value on all images is dead, because after the scaling it would vary
 with the length of z and say nothing of its own. "The same" means within 1e-5 of the largest value,
 or within one step of float16 for an array of that kind. Images with z = 0 are ignored here.
@@ -33,16 +33,17 @@ are alike. What a dimension must beat are orders of the images that anybody has 
     directions   the images in the order of a random direction: those first where it is largest
     images       the neighbours of a random image, the nearest first, without the image itself
 each of the features h, which z is made of, and of z itself. (Rows are centred, then of norm 1.)
-Each of these four families has 200 to 1,000 orders; Cons. of the first n images of an order is a
-curve over n. A dimension is compared with the curves at its own number of images, so a rare one is
-compared with equally rare ones. Its lead over a family is its adj. minus the family's mean.
+Each of these four families has 200 to 1,000 orders, of fewer images no more than there are; Cons.
+of the first n images of an order is a curve over n. A dimension is compared with the curves at its
+own number of images, so a rare one is compared with equally rare ones. Its lead over a family is
+its adj. minus the family's mean.
     If it leads directions of h, training z has found something. If it leads directions of z, its
 axis is better than others of the same z. If it leads images in h or in z, it says more than a
 list of one image's neighbours does.
 
-Controls are rows under the table: the numbers of the same number of orders, each on as many images
-as its dimension. Their Cons. and adj. are those of the curves; numbers that do not depend on n
-alone are the mean of five draws. In the row "shuffled" the labels are in random order.
+Controls are rows under the table: as many orders as there are dimensions, each on as many images.
+Their Cons. and adj. are those of the curves; numbers that do not depend on n alone are the mean of
+five draws. In the row "shuffled" the labels are in random order.
 
 To compare two embeddings, give both --active top:0.01: leads depend on n.
 
@@ -71,7 +72,7 @@ Other numbers, each a mean over the live dimensions or over the classes:
 
 Files may be .npy, .npz, .pt, .safetensors, or scipy's sparse .npz. --out receives the printed
 table as interpret.txt, interpret.json with all numbers, and dimensions.csv with a row for each
-dimension, in which shares are from 0 to 1. Older ones are replaced, and no file that is not ours.
+dimension, in which shares are from 0 to 1. Its own older files are replaced, and no others.
     dimension                 its number, from 0, with a sign if there are +k and -k
     n, act, mean              images that it is active on, their share, mean strength over all
     group                     the dimension that its group of alike lists begins with
@@ -126,7 +127,7 @@ LARGE = 2048  # of more live dimensions a sample is controlled, once
 SAMPLE = 1024  # dimensions in it
 CELLS = 2**21  # numbers of a table, such as classes times dimensions, that are held at a time
 PATIENCE = 3  # seconds after which something says how far it is
-MARKS = {  # the files that it writes, and what stands at the beginning of no other
+MARKS = {  # the files that it writes, and what the first 1,000 bytes of each contain
     "interpret.json": b'{\n "source": ',
     "interpret.txt": b"dimensions | ",
     "dimensions.csv": b"dimension,n,",
@@ -266,7 +267,7 @@ def ranges(z: np.ndarray | Entries) -> tuple[np.ndarray, np.ndarray]:
     has_zero = np.bincount(z.dims, minlength=z.K) < z.N
     least = np.where(has_zero, 0, np.inf)
     largest = np.where(has_zero, 0, -np.inf)
-    values = z.values.astype(np.float64)  # of one kind with least: else numpy is ten times slower
+    values = z.values.astype(np.float64)  # as least is: else numpy is ten times slower
     np.minimum.at(least, z.dims, values)
     np.maximum.at(largest, z.dims, values)
     return least, largest
@@ -693,8 +694,8 @@ def best_dimensions(a: Activations, y: np.ndarray) -> np.ndarray:
     """How well a single dimension tells each class: F1, (C,).
 
     The dimension is chosen on one half of the images and judged on the other; the mean of both
-    ways. So it gains nothing by chance to have many dimensions to choose from. With less than some
-    ten images a class is judged by few; nan where a half has none of it.
+    ways. So it gains nothing by chance to have many dimensions to choose from. A class of
+    fewer than about ten images is judged by few of them; nan where a half has none.
     """
     C = y.max() + 1
     half = np.random.default_rng(0).permutation(a.N) % 2 == 1
@@ -1139,7 +1140,7 @@ def add_controls(findings: Findings, families: dict[str, Family], judge) -> None
     for seed in progress(range(1, draws + 1), "controls, draws"):
         found = {}
         if labels:
-            # Seed 0 would shuffle along the halves of best_dimensions.
+            # Seed 0 is that of best_dimensions' halves: labels would be shuffled along them.
             order = np.random.default_rng(seed).permutation(a.N)
             mixed = {key: replace(label, y=label.y[order]) for key, label in labels.items()}
             found["shuffled"] = measure(a, mixed, None)[1]
@@ -1293,7 +1294,7 @@ def describe_activity(a: Activations, rule: str) -> str:
 
 
 def worded(text: str, things: str) -> str:
-    """A text of this file, which says images, about "images" or "rows"."""
+    """A text that speaks of images, or the same of rows."""
     return text if things == "images" else text.replace("an image", "a row").replace("image", "row")
 
 
@@ -1314,7 +1315,7 @@ def describe(e: Embedding, findings: Findings) -> str:
         lines.append(f"MonoScore by {e.judge_name or 'the features'}")
     if live > LARGE:
         compared = f"{SAMPLE:,} of {live:,} live dimensions"
-        lines.append(f"AP and Mono of controls: of {compared}, one draw; best F1 is not compared")
+        lines.append(f"controls: of {compared}, drawn once; their best F1 and classes are left out")
     return f"{e.title}: " + "\n".join(lines)
 
 
@@ -1341,14 +1342,14 @@ def class_name(label: Label, place: int, names: dict[int, str]) -> str:
     return own if isinstance(own, str) else names.get(own, f"class {own}")
 
 
-def tell_most(findings: Findings, names: dict[int, str], most=5, things="images") -> str:
-    """The dimensions that tell a class best, one a line. things: as in worded()."""
+def tell_most(findings: Findings, names: dict[int, str], things="images") -> str:
+    """The five dimensions that tell a class best, one a line. things: as in worded()."""
     columns = findings.columns
     if "f1" not in columns:
         return ""
     lines = ["dimensions that tell a class best:"]
     label = findings.labels[""]
-    order = np.argsort(-np.nan_to_num(columns["f1"]), kind="stable")[:most]
+    order = np.argsort(-np.nan_to_num(columns["f1"]), kind="stable")[:5]
     for k in order[columns["n"][order] > 0]:
         dimension = findings.activations.name(k)
         best = columns["best"][k]
@@ -1386,9 +1387,8 @@ def write_csv(
         for key in prefix + "class", prefix + "best":
             places = findings.columns[key]
             texts[key] = [str(label.classes[place]) if place >= 0 else "" for place in places]
-    if "group" in texts:
-        named = findings.activations.name
-        texts["group"] = [named(k) if k >= 0 else "" for k in findings.columns["group"]]
+    named = findings.activations.name
+    texts["group"] = [named(k) if k >= 0 else "" for k in findings.columns["group"]]
     if names:
         best = findings.columns["best"]
         label = findings.labels[""]
