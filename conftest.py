@@ -28,6 +28,7 @@ import common  # noqa: E402
 import interpret  # noqa: E402
 import shapes  # noqa: E402
 
+PENALTIES = common.fit_probe.__defaults__[0]  # as users have them; see quick_measures
 METHODS = ["simclr", "ncl", "bayesncl", "sparsehead", "simsiam", "nce", "mmncl", "lpjepa"]
 FLAGS = {  # of the runs below: a noisy gate, a target network, the other noise
     "bayesncl": "--gate gumbel",

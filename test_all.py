@@ -50,6 +50,7 @@ import sparsehead
 from conftest import (
     FLAGS,
     METHODS,
+    PENALTIES,
     ROOT,
     Parsed,
     naive_chance,
@@ -324,10 +325,12 @@ def test_what_cannot_be_whitened_is_nan():
     assert sparsehead.whiten(z).isnan().all()
 
 
-def test_the_expected_share_is_the_noises_tail():
+def test_the_expected_share_is_the_noises_tail(run_of):
     for mu, (noise, law) in itertools.product([-2.5, 0.0, 0.8], NOISE_LAWS.items()):
         tail = law.cdf(torch.tensor(mu)).item()  # of μ + ε > 0, as ε is symmetric
         assert lpjepa.expected_active(mu, noise) == pytest.approx(tail, rel=1e-5)
+    *_, final = records(run_of("lpjepa"))  # of Gaussian noise
+    assert final["expected_act"] == lpjepa.expected_active(-1.15, "gaussian")
 
 
 def test_the_spectral_loss_is_a_matrix_factorisation():
@@ -345,23 +348,15 @@ def test_the_spectral_loss_is_a_matrix_factorisation():
 
 
 # ------------------------------------------------------------------ gates by law, networks by parts
-QUANTILES = (torch.arange(1000) + 0.5) / 1000
-GATE_NOISES = {
-    "ste": torch.zeros(1000),
-    "gumbel": -torch.log(-torch.log(QUANTILES)),
-}
 SMALL_SIZES = dict(head_hidden=6, head_out=5, gate_hidden=7, text_width=4, predictor_hidden=3)
 IMAGES = numbers(8, 12, 3, 8, 8)
-of_training = pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 
 
-@of_training
-@pytest.mark.parametrize("kind", GATE_NOISES)
-def test_a_gate_opens_and_slopes_by_its_noises_law(kind, training):
-    noise = GATE_NOISES[kind if training else "ste"]
+def test_a_noisy_gate_opens_and_slopes_by_gumbels_law():
+    noise = -torch.log(-torch.log((torch.arange(1000) + 0.5) / 1000))
     levels = torch.linspace(-4, 4, 40)[:, None]  # none is 0
     logits = levels.repeat(1, 4000).requires_grad_()
-    m, alpha = bayesncl.gate(logits, kind, temperature=2.0, training=training)
+    m, alpha = bayesncl.gate(logits, "gumbel", temperature=2.0, training=True)
     (slopes,) = torch.autograd.grad(m.sum(), logits)
     noisy = torch.sigmoid((levels + noise) / 2)
     assert {*m.unique().tolist()} == {0, 1}
@@ -372,8 +367,9 @@ def test_a_gate_opens_and_slopes_by_its_noises_law(kind, training):
 
 def small_network(command):
     """A program's network with weights of seed 0, for images of 8 pixels; all sizes differ."""
-    name, *flags = shlex.split(f"{command} --device cpu --arch resnet8 --image-size 8")
+    name, *flags = shlex.split(command)
     method = importlib.import_module(name.removesuffix(".py"))
+    flags = [*"--device cpu --arch resnet8 --image-size 8".split(), *flags]
     settings = vars(method.parser().parse(flags)) | SMALL_SIZES | dict(prototypes=9, classes=10)
     torch.manual_seed(0)
     return method.network(SimpleNamespace(**settings))
@@ -390,7 +386,7 @@ def assert_equal_with_gradients(model, found, known):
         assert_close(ours, theirs, rtol=1e-3, atol=1e-4 * (1 + theirs.abs().max().item()))
 
 
-RARE_FLAGS = "--no-detach --gate-temperature 4"
+RARE_FLAGS = "--no-detach --gate-temperature 4 --activation exp --topk 2"
 NETWORKS = {  # what comes after h, of the head's output
     "ncl.py --activation exp --topk 2": lambda model, z: [naive_topk(z.exp(), 2)],
     "simsiam.py": lambda model, z: [z, model.predictor(z)],
@@ -416,7 +412,7 @@ def test_a_network_is_its_equations(command):
             assert {output.dtype for output in model(IMAGES)[1:]} == {torch.float32}
 
 
-@of_training
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("flags", ["", "--gate soft", "--gate none", "--gate gumbel", RARE_FLAGS])
 def test_bayesncls_network_is_its_equations(training, flags):
     model = small_network(f"bayesncl.py {flags}").train(training)
@@ -424,7 +420,7 @@ def test_bayesncls_network_is_its_equations(training, flags):
     z = rep_relu_formula(model.head(h))
     logits = model.gating(h.detach())
     if flags == RARE_FLAGS:
-        logits = model.gating(h) / 4
+        z, logits = naive_topk(model.head(h).exp(), 2), model.gating(h) / 4
     alpha = torch.sigmoid(logits)
     m = alpha if "soft" in flags else (alpha > 0.5).float() + alpha - alpha.detach()
     if "none" in flags:
@@ -433,6 +429,8 @@ def test_bayesncls_network_is_its_equations(training, flags):
         assert not torch.equal(model(IMAGES)[2] > 0.5, m > 0.5)
     else:
         assert_equal_with_gradients(model, model(IMAGES), [h, z * m, m, alpha])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert {output.dtype for output in model(IMAGES)[1:]} == {torch.float32}
 
 
 @pytest.mark.parametrize("arch, scales", [("resnet18", [1, 0]), ("resnet50", [1, 1, 0])])
@@ -498,6 +496,7 @@ RECORDED = {
     (of_optimizer, "lars"): -0.23754,
     (of_optimizer, "adam"): -0.290004,
     (of_network, "simclr.py"): 0.34073,
+    (of_network, "simclr.py --arch resnet18"): 0.339485,
     (of_network, "ncl.py"): 0.343555,
     (of_network, "nce.py --head mlp"): 0.320466,
     (of_network, "bayesncl.py"): 0.308297,
@@ -793,6 +792,12 @@ def test_torchvisions_data_sets_are_read(tmp_path, monkeypatch, kind):
     failing = mock.Mock(side_effect=OSError("no network"), __name__=kind)
     monkeypatch.setattr(torchvision.datasets, kind, failing)
     assert f"{kind} could not be downloaded" in refusal(lambda: read_data(tmp_path, kind.lower()))
+
+
+def test_of_much_data_a_thousand_rows_tell():
+    array = np.broadcast_to(np.arange(2**15, dtype=np.uint16)[:, None], (2**15, 2**13))
+    rows = array[[i * 2**15 // 1000 for i in range(1000)]]
+    assert common.fingerprint(dict(x=array))["x"][-8:] == f"{zlib.crc32(rows.tobytes()):08x}"
 
 
 # ---- a limit
@@ -1123,6 +1128,10 @@ def test_the_first_best_penalty_for_unseen_images_is_chosen():
     assert common.fit_probe(x, y, (1e3, 1e-3))[1] == 1e-3
 
 
+def test_the_probe_tries_six_penalties():
+    assert PENALTIES == pytest.approx([10.0**-k for k in range(6)])
+
+
 def test_the_likeliest_and_the_five_likeliest_are_counted():
     scores, y = torch.randn(360, 12).cumsum(1), torch.arange(360) % 12
     scores[:12] = torch.nan
@@ -1247,6 +1256,17 @@ def test_evaluation_is_of_labelled_images_in_eval_mode(tmp_path):
             expected |= {prefix + name + suffix: value for name, value in found.items()}
     assert metrics == pytest.approx(expected)
     assert common.quick_knn(model, data, args) == metrics["knn5"]
+    model.layer.weight.data.fill_(math.inf)
+    with pytest.raises(common.BadInput, match="not finite"):
+        common.evaluate(model, data, args)
+
+
+def test_a_quick_accuracy_is_of_images_evenly_spaced(tmp_path):
+    y = np.arange(6000) // 1000
+    x = np.random.default_rng(0).integers(0, 256, (6, 4, 4, 3), np.uint8)[y]  # a class, an image
+    arrays = dict(x_train=x, y_train=y, x_test=x[::-4], y_test=y[::-4])
+    args = SimpleNamespace(image_size=4, device="cpu", precision="fp32")
+    assert common.quick_knn(Looker(), data_from(tmp_path, arrays), args) == 100
 
 
 # ------------------------------------------------------------------------------------------ presets
@@ -1362,6 +1382,7 @@ PRESETS = {
     "nce": "7236074fde59a0e8",
     "mmncl": "2669b7da306b6ba9",
     "lpjepa": "9cad3f0a6bfea64e",
+    "sae": "01019dec0946c5a2",
 }
 
 
@@ -1382,9 +1403,10 @@ def settings_of(program, *flags):
     return {key: settings[key] for key in settings.keys() - {"dataset", "preset", "command"}}
 
 
-@pytest.mark.parametrize("program", PRESETS)
+@pytest.mark.parametrize("program", [*PRESETS][:-1])
 def test_a_data_sets_name_or_preset_chooses_settings(program):
     default = settings_of(program, "--dataset", "mine")
+    assert default["seed"] == 1
     for name, preset in parser_of(program).presets.items():
         chosen = settings_of(program, "--dataset", name)
         assert preset.items() <= chosen.items()
@@ -1406,7 +1428,7 @@ PLAIN_RATES = {  # by --schedule, shares of the peak at eight steps, two of them
     "step": [1 / 2, 1, 1, 1, 1, 1, 0.2, 0.2],
 }
 TRAINED_PLAINLY = {  # a program, with its base, and its flags
-    "simclr": "--temperature 0.3",
+    "simclr": "--loss spectral --lr 0.001",  # as vicreg
     "ncl": "--temperature 0.3",
     "bayesncl": "--temperature 0.3 --kl-weight 0.1 --prior 0.4 --gate-lr 0.01",
     "sparsehead": "--temperature 0.3 --sparse-weight 0.05 --bias-lr 0.02",
@@ -1437,6 +1459,8 @@ def in_float64():
 
 def plain_simclr(args, model, views, *_):
     (_, z1, *_), (_, z2, *_) = map(model, views)
+    if args.loss == "spectral":
+        return dict(loss=naive_spectral(z1, z2))
     return dict(loss=naive_nt_xent(z1, z2, args.temperature))
 
 
@@ -1657,6 +1681,8 @@ def test_a_run_leaves_its_settings_network_and_embeddings(left):
     settings = json.loads((folder / "config.json").read_text())
     assert settings.keys() - vars(args) == {"commit", "hardware", "torch", "date"}
     assert vars(args).items() <= settings.items()
+    failed, commit = subprocess.getstatusoutput(f"git -C {shlex.quote(str(ROOT))} rev-parse HEAD")
+    assert settings["commit"] is None if failed else commit.startswith(settings["commit"][:10])
     h, z = common.features(model, data.test["x"], 8)
     arrays = np.load(Path(args.data_root, "gaps.npz"))
     expected = dict(h=h, z=z, y=arrays["y_test"], background=arrays["background_test"])
@@ -3028,6 +3054,8 @@ def test_functions_that_methods_share_are_the_same_text():
                 sources.setdefault(node.name, {}).setdefault(ast.unparse(node), []).append(method)
     assert {name: [*texts.values()] for name, texts in sources.items() if len(texts) > 1} == {}
     assert [*sources["nt_xent"].values()] == [["simclr", "ncl", "bayesncl", "sparsehead"]]
+    of_ncls_kind = [TEXTS[f"{method}.py"] for method in ("simclr", "ncl", "bayesncl")]
+    assert len({re.search(r"def contrast\(.*?\n\n", text, re.S)[0] for text in of_ncls_kind}) == 1
 
 
 @pytest.mark.parametrize("method", METHOD_FILES)
