@@ -95,7 +95,8 @@ for label, data in DATA.items():
             line["lead"] = cell_of_pairs(lead, 1, True)
             full = pairs_of(data, row, f"{prefix}lead_of_back_full")
             line["full lists"] = cell_of_pairs(full, 1, True)
-            lines.append(line | {"n": len(seeds_of(lead))})
+            line["of pairs"] = f"{len(lead)} of {len(back)}"  # in the others none comes back
+            lines.append(line | {"n": len(seeds_of(back))})
 trusted = pd.DataFrame(lines)
 
 
@@ -103,10 +104,15 @@ trusted = pd.DataFrame(lines)
 KINDS = "same weights", "same order", "neither"
 
 
+def training_of(key: str) -> tuple:
+    """w1o2, as match.py records it, → (1, 2): the seeds of weights and of order."""
+    return tuple(map(int, re.findall(r"\d+", key)))
+
+
 def grid_of(row: str, key: str) -> dict[tuple, float]:
-    """A number of every pair of start.py's trainings; a training is (seed of weights, of order)."""
+    """A number of every pair of start.py's trainings."""
     found = pairs_of("starts", row, key)
-    return {tuple(tuple(map(int, re.findall(r"\d+", t))) for t in p): v for p, v in found.items()}
+    return {(training_of(one), training_of(two)): value for (one, two), value in found.items()}
 
 
 def kind_of(pair: tuple) -> str:
@@ -147,5 +153,5 @@ for name in "SimCLR", "NCL":
     for kind in *KINDS, "same weights − neither", "same order − neither":
         mean = of_kind(grid, kind)
         line[kind] = with_half(mean, half_of_grid(grid, kind), 3, True)
-    lines.append(line)
+    lines.append(line | {"n": "3 × 3"})  # seeds of weights and of order
 differs = pd.DataFrame(lines)
