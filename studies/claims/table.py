@@ -66,7 +66,9 @@ LAYERS = {
 KL_TERM = {"built-in, with the KL term less without": f"{GATE} − {GATE}-no-kl"}
 WEIGHTED_NCL = {"built-in": f"{GATE}-ipw − ncl/shapes-ncl"}
 GRID = "bayesncl/shapes-grid-bayesncl-prior0"
-PRIORS = {"built-in, ρ 0.95 less 0.8": f"{GRID}.95-kl-weight3e-3 − {GRID}.8-kl-weight3e-3"}
+PRIORS = [  # ρ = 0.95, the largest, less 0.8, with each λ
+    f"{GRID}.95-kl-weight3e-{n} − {GRID}.8-kl-weight3e-{n}" for n in range(2, 7)
+]
 SPARSEHEAD = "sparsehead/power-sparsehead-simclr"
 OF_BYOL = "sparsehead/power-sparsehead-byol"
 OF_CIFAR = "sparsehead/cifar10-cpu-sparsehead-simclr"
@@ -77,7 +79,11 @@ SPARSEHEAD_BASE = {
     "CIFAR-10": f"{OF_CIFAR} − {OF_CIFAR}-plain",
     "built-in, fine-tuned": f"{OF_SHAPES} − {OF_SHAPES}-plain",
 }
-SIMCLR = {"CIFAR-10": f"{OF_CIFAR}-plain", "CIFAR-100": f"{CLAIMS}-cifar100-simclr"}
+SIMCLR = {
+    "built-in": f"{SPARSEHEAD}-plain",
+    "CIFAR-10": f"{OF_CIFAR}-plain",
+    "CIFAR-100": f"{CLAIMS}-cifar100-simclr",
+}
 HEAD = {
     "built-in, MLP less no head": f"{OF_SHAPES}-plain − {OF_SHAPES}-plain-none",
     "built-in, linear less no head": f"{OF_SHAPES}-plain-linear − {OF_SHAPES}-plain-none",
@@ -95,7 +101,7 @@ MONOLOSS = {
 
 ON_STRONGEST = "dictionary_trained_on_1"  # each dimension on its strongest 1 % of images
 NUMBERS = COLUMNS | {  # a name: a formula of record keys, digits behind the point
-    "adj. on 1 %": (f"{ON_STRONGEST}_full_adjusted", 1),
+    "adj. on 1 %, rarer ones left out": (f"{ON_STRONGEST}_full_adjusted", 1),
     "adj., to two digits": ("adjusted", 2),
     "adj. less random directions'": ("directions_of_h_lead", 1),
     "best F1 on 1 %": (f"{ON_STRONGEST}_best_f1", 1),
@@ -293,10 +299,19 @@ gates = results("bayesncl", "theory-gate")
 toy = gates["toy"]
 kept = toy["kept"]["ρ 0.8, λ 3e-05"][toy["frequency"].index(0.5)]
 gain = toy["gain"][toy["frequency"].index(0.8)]
-left = {}  # seed: of NCL's gradient, what pull and push leave in frequent dimensions less in rare
-for seed in 1, 2, 3:
-    of_run = gates["runs"][f"runs/shapes-ncl-seed{seed}"]
-    left[seed] = of_run["frequent_left"] - of_run["rare_left"]
+
+
+def of_gradients() -> str:
+    """What theory_gate.py found of the gradients by z⁺, in frequent dimensions and in rare ones."""
+    plain, gated = (
+        pd.DataFrame([gates["runs"][f"runs/shapes-{name}-seed{seed}"] for seed in (1, 2, 3)])
+        for name in ("ncl", "bayesncl")
+    )
+    left = cell(plain["frequent_left"] - plain["rare_left"], 3, True)
+    deviation = cell(plain["frequent_std"] - plain["rare_std"], 3, True)
+    with_gate = gated["frequent_std"] - plain["frequent_std"]
+    text = f"frequent less rare: left of pull and push {left}, deviation {deviation}; "
+    return text + with_n("deviation of frequent ones, with a gate less without", with_gate, 3)
 
 
 MEAN_OF_FOUR = "CIFAR-100, mean of four trainings"
@@ -334,7 +349,7 @@ OF_NCL = [
                      values(NCL["CIFAR-100"], "cons - shuffled_cons"), 1),
      "in part: most of it is rarity"),
     ("the same, with dimensions active on equally many images", "ncl", "not in the paper",
-     "none", say("adj. on 1 %", NCL_SIMCLR, "CIFAR-100"), "supported"),
+     "none", say("adj. on 1 %, rarer ones left out", NCL_SIMCLR, "CIFAR-100"), "supported"),
     ("the same on MNIST-1D, at full length", "mnist1d", "not in the paper",
      "none", with_n("adj. on 1 %, MNIST-1D", values(NCL_SIMCLR["MNIST-1D"], "top_adjusted"), 1),
      "supported"),
@@ -367,7 +382,9 @@ OF_NCL = [
     ("dimensions are better disentangled", "ncl", "abstract",
      "in words", say("SEPIN@10", NCL_SIMCLR, "CIFAR-10"), "in part: the best ten"),
     ("downstream classification is better", "ncl", "abstract",
-     "+0.95", say_means("LP@1", NCL_ON_CIFAR_100, MEAN_OF_THREE), "inconclusive"),
+     "+0.95", say_means("LP@1", NCL_ON_CIFAR_100, MEAN_OF_THREE)
+     + "; " + with_n("of the last alone", values(NCL_SIMCLR["CIFAR-100"], "lp1"), 1),
+     "inconclusive"),
     ("the same on MNIST-1D, at full length", "mnist1d", "abstract",
      "in words", say("LP@1", NCL_SIMCLR, "MNIST-1D"), "not supported"),
     ("the same with settings that were chosen for SimCLR", "ncl", "abstract",
@@ -474,8 +491,7 @@ OF_BAYESNCL = [
      "not supported: ρ = 0.8 opens gates"),
     ("shared features' gradients: mean near 0, large variance, less with a gate", "bayesncl",
      "motivation", "in words",
-     with_n("left of pull and push, frequent less rare", pd.Series(left), 3),
-     "in part: the variance"),
+     of_gradients(), "in part: the variance, not less with a gate"),
     ("weighting by inverse frequency suppresses shared features", "bayesncl", "motivation",
      "in words", say("dimensions for the sky", WEIGHTED_NCL, "built-in")
      + "; with a similarity of our own, in bayesncl.py up to commit db589e1", "inconclusive"),
@@ -503,13 +519,15 @@ OF_BAYESNCL = [
                     slower(BAYESNCL_NCL["200 epochs"]), 1),
      f"in part: 20 epochs scatter from −{-min(short):.0f} to +{max(short):.0f}"),
     ("performance is an inverted U in ρ and λ", "bayesncl", "limitations",
-     "in words", say("adj.", PRIORS, "built-in, ρ 0.95 less 0.8"), "inconclusive"),
+     "in words", say_means("adj.", PRIORS, "built-in, ρ 0.95 less 0.8, mean over five λ"),
+     "inconclusive: highest at the largest ρ, with each λ"),
     ("Theorems 4.7, 4.9: a generalisation bound", "bayesncl", "4",
      "theorems", "their statements are not known to us", "open"),
 ]
 OF_SPARSEHEAD = [
     ("features beat the embedding by 10 points", "sparsehead", "introduction",
      "over 10 %", say("LP@1 less LP@1 of z", SIMCLR, "CIFAR-100")
+     + "; " + say("LP@1 less LP@1 of z", SIMCLR, "built-in")
      + "; h has 64 dimensions, z 256: the reverse of the paper's shape",
      "not supported, with another shape"),
     ("the probe rises on every base and data set: SimCLR", "sparsehead", "Table 1",
@@ -534,7 +552,8 @@ OF_SPARSEHEAD = [
     ("a linear head is enough against it", "sparsehead", "Fig. 1b",
      "a figure", say("rank of h", HEAD, "built-in, linear less no head"), "supported"),
     ("embeddings have a lower rank than representations", "sparsehead", "Fig. 1b, c",
-     "a figure", say("rank of h less that of z", SIMCLR, "CIFAR-10"), "in part: on CIFAR-10"),
+     "a figure", say("rank of h less that of z", SIMCLR, "CIFAR-10")
+     + "; " + say("rank of h less that of z", SIMCLR, "built-in"), "in part: on CIFAR-10"),
     ("fine-tuning on 1 % and 10 % of the labels improves", "sparsehead", "Table 2",
      "+1.8, ImageNet", say("top-1, 1 % of the labels", SPARSEHEAD_BASE, "built-in, fine-tuned"),
      "inconclusive"),
@@ -564,6 +583,7 @@ loss_of_bad = at_length("findings", BUDGET_OF_TWO, 200, "loss")
 loss_of_good = end("findings", ALIGNED, "loss")
 start = at_length("paper-fig4", WARM_START, 0)
 quarter = at_length("paper-fig4", WARM_START, 50)
+IN_SHORT_RUNS = "in a hundredth of the steps"
 OF_LANDSCAPE = [
     ("Theorem 1: bad optima without contrast, only permutations with it", "landscape",
      "2.1",
@@ -575,11 +595,13 @@ OF_LANDSCAPE = [
                                  "fig2/contrastive", "fig2/non-contrastive"),
      "in part: with 3 of 10 not for every seed"),
     ("the same with a ReLU and latents in {0, 1}", "landscape", "not in the paper", "none",
-     "difference, " + two_levels("Pr = .1", "Pr = .3", "findings", f"variants/contrastive{RELU}",
+     "difference at lengths 350 and 200, "
+     + two_levels("Pr = .1", "Pr = .3", "findings", f"variants/contrastive{RELU}",
                                  f"variants/non-contrastive{RELU}"),
      "not supported"),
     ("the same, with SimCLR's projector", "landscape", "not in the paper", "none",
-     "difference, " + two_levels("Pr = .1", "Pr = .3", "findings", f"variants/SimCLR{RELU}",
+     "difference at lengths 350 and 200, "
+     + two_levels("Pr = .1", "Pr = .3", "findings", f"variants/SimCLR{RELU}",
                                  f"variants/non-contrastive{RELU}"),
      "not supported for Pr = .1"),
     ("training does not avoid the bad optima", "landscape", "abstract", "in words",
@@ -596,15 +618,17 @@ OF_LANDSCAPE = [
     ("the same", "landscape", "5",
      "0.57", of_landscape("authors' layers", "paper-table1",
                           "SimCLR, authors' layers, sparsity 0.3"), "inconclusive"),
-    ("the same by the authors' own program, τ = .2", "authors", "5",
-     "0.57", level("cosine", by_their_program("SimCLR, τ = .2", 0.3, "min"), 2), "inconclusive"),
+    ("the same by the authors' own program", "authors", "5",
+     "0.57", level("τ = .2", by_their_program("SimCLR, τ = .2", 0.3, "min"), 2) + "; "
+     + level("the scripts' .05", by_their_program("SimCLR, τ = .05", 0.3, "min"), 2),
+     f"inconclusive, {IN_SHORT_RUNS}"),
     ("Table 1: SimSiam's median, 2 of 10", "landscape", "5",
      "0.87", of_landscape("authors' layers", "paper-table1",
                           "SimSiam, authors' layers, sparsity 0.1", "median"),
      "excludes the paper's value"),
     ("the same by the authors' own program", "authors", "5",
      "0.87", level("cosine", by_their_program("SimSiam", 0.1, "median"), 2),
-     "excludes the paper's value"),
+     f"excludes the paper's value, {IN_SHORT_RUNS}"),
     ("Table 1: everything else, with the authors' layers", "landscape", "5",
      "its table", "within 0.1", "holds"),
     ("with a warm start alone the cosine falls", "landscape", "Fig. 4",
