@@ -2655,7 +2655,12 @@ REFUSED = {
         "look.py a.npz b.npz --images x --out c",
         "b.npz has other 'names'",
     ),
-    "one name": ({"a/z.npy": Z, "b/z.npy": Z}, "look.py a/z.npy b/z.npy --out a", "have one name"),
+    "one name": (
+        {"a/z.npy": Z, "b/z.npy": Z},
+        "look.py a/z.npy b/z.npy --out a",
+        "would be in one folder",
+    ),
+    "one file twice": (z_and(), "look.py e.npz ./e.npz", "would be in one folder"),
     "a bad picture": (
         z_and() | {f"x/{i}.png": b"" for i in range(9)},
         "look.py e.npz --images x",
@@ -2702,7 +2707,8 @@ REFUSED = {
     ),
     "sets in capitals": (pictures("Train/1.png Test/1.png"), DECODE_HALF, "rename the sets"),
     "an empty class": (pictures("a/1.png a/2.png b/1.heic"), DECODE_HALF, "b has no images; .webp"),
-    "one image a class": (pictures("a/1.png b/1.png"), DECODE_HALF, "0 images; needs two; a has 1"),
+    "one image a class": (pictures("a/1.png b/1.png"), DECODE_HALF, "0 images; only image is for"),
+    "a set by another name": (pictures("Training/a/1.png"), DECODE_HALF, "Training; to train/"),
     "another size": (
         {"mine/split.csv": "", "mine/x_train.npy": b"", "mine/x_test.npy": X_TRAIN},
         "decode.py mine --size 9",

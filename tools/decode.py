@@ -132,11 +132,15 @@ def find_files(folder: Path, files: list[str], share) -> tuple[dict[str, Images]
     common.need(known, f"{folder}: rename the sets {', '.join(sets)} to train/ and test/")
     test = test or val
     if share is not None:
-        deeper = [file for file in files if any(name in SETS for name in Path(file).parts[1:-1])]
+        inner = {file: [name.lower() for name in Path(file).parts[1:-1]] for file in files}
+        deeper = [file for file, names in inner.items() if not {*SETS}.isdisjoint(names)]
         common.need(not deeper, f"{folder} has sets deeper in it, {deeper[:1]}: name their folder")
         common.need(not test, f"{folder / test} is already a test set: leave out --test-share")
         images, classes = list_images(folder, train, files)
         need_distinct(folder, classes)
+        if len(classes) == 1:
+            text = f"{folder} has one folder, {classes[0]}: rename it to train/"
+            common.need(classes[0].lower() not in SETS, text)
         others = f"{len(files) - len(images)} images are not in {folder / 'train'}"
         remedy = "move them there, or rename train/ if it is a class"
         common.need(len(images) == len(files), f"{others}: {remedy}")
@@ -191,8 +195,7 @@ def find_images(folder: Path, share=None, seed=0, label=None):
             named = classes or [str(folder)]
             for number in np.flatnonzero(sizes == 1):
                 print(f"{named[number]} has only one image, which goes into the training set")
-            rarest = sizes.argmin()
-            remedy = f"splitting a class needs two images; {named[rarest]} has {sizes[rarest]}"
+            remedy = "give a larger --test-share; a class's only image is for training"
         found = split(found["train"], share, seed)
     for part, images in found.items():
         common.need(len(images) > 1, f"{folder}: the {part} set has {len(images)} images; {remedy}")

@@ -1443,16 +1443,16 @@ def check_embedding(e: Embedding) -> dict[str, np.ndarray]:
 
 def need_same_images(e: Embedding, other: Embedding, path: Path) -> None:
     """BadInput where the other embedding is of other images, as far as rows, labels, names tell."""
-    remedy = "--beside takes another embedding of the same images, in the same order"
-    need(e.N == other.N, f"{path}: z has {other.N} rows and not {e.N}; {remedy}")
+    remedy = "not of the same images, in the same order"
+    need(e.N == other.N, f"{path}: z has {other.N} rows and not {e.N}: {remedy}")
     for prefix in e.labels.keys() & other.labels.keys():
         same = np.array_equal(e.labels[prefix], other.labels[prefix])
-        need(same, f"{path} has other labels {prefix.removesuffix('_') or 'y'}; {remedy}")
+        need(same, f"{path} has other labels {prefix.removesuffix('_') or 'y'}: {remedy}")
     for what in "images", "names":
         one = getattr(e, what)
         two = getattr(other, what)
         same = one is None or two is None or np.array_equal(one, two)
-        need(same, f"{path} has other {what}; {remedy}")
+        need(same, f"{path} has other {what}: {remedy}")
 
 
 def check_numbers(z: np.ndarray | Entries, what: str) -> None:

@@ -525,11 +525,15 @@ def arrays_of_images(
     if features is not None:
         x = torch.from_numpy(np.array(features[chosen], np.float32))
         x = F.normalize(x)
-        cosines = x @ x.T
-        cosines.fill_diagonal_(-2)  # an image is not its own neighbour
-        cosines, near = cosines.topk(min(NEAR, len(x) - 1), 1)
-        found["near"] = chosen[near.numpy()]
-        found["close"] = cosines.numpy()
+        near, close = [], []
+        for piece in interpret.pieces(len(x), len(x)):
+            cosines = x[piece] @ x.T
+            cosines.diagonal(piece.start).fill_(-2)  # an image is not its own neighbour
+            largest = cosines.topk(min(NEAR, len(x) - 1), 1)
+            close.append(largest.values)
+            near.append(largest.indices)
+        found["near"] = chosen[torch.cat(near).numpy()]
+        found["close"] = torch.cat(close).numpy()
     return found
 
 
@@ -803,10 +807,12 @@ def source_name(path: Path) -> str:
 def folders_for(paths: list[Path], out: Path | None) -> list[Path]:
     """Where to write what is made of each path. BadInput: two would go into one folder."""
     if len(paths) == 1 or out is None:
-        return [interpret.folder_for(path, out) for path in paths]
-    names = [source_name(path) for path in paths]
-    need(len(set(names)) == len(names), f"two sources have one name: {', '.join(names)}")
-    return [out / name for name in names]
+        folders = [interpret.folder_for(path, out) for path in paths]
+    else:
+        folders = [out / source_name(path) for path in paths]
+    is_double = len({folder.resolve() for folder in folders}) < len(folders)
+    need(not is_double, f"two sources would be in one folder: {', '.join(map(str, folders))}")
+    return folders
 
 
 def read_file(path: Path, folder: Path, args: argparse.Namespace) -> Source:
@@ -839,16 +845,15 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     return source
 
 
-def same_images(one: Source, other: Source) -> bool:
-    """Whether two embeddings are of the same images, as far as labels and pictures tell."""
+def need_same_images(one: Source, other: Source) -> None:
+    """BadInput where two embeddings are not of the same images, with the same kinds of labels."""
     a = one.embedding
     b = other.embedding
-    if a.N != b.N or a.labels.keys() != b.labels.keys() or not np.array_equal(a.texts, b.texts):
-        return False
-    for prefix, y in a.labels.items():
-        if not np.array_equal(y, b.labels[prefix]):
-            return False
-    return one.tiles is None or other.tiles is None or torch.equal(one.tiles, other.tiles)
+    interpret.need_same_images(a, b, other.path)
+    need(a.labels.keys() == b.labels.keys(), f"{other.path} has other labels")
+    need(np.array_equal(a.texts, b.texts), f"{other.path} has other texts")
+    same = one.tiles is None or other.tiles is None or torch.equal(one.tiles, other.tiles)
+    need(same, f"{other.path} has other pictures")
 
 
 def give_images(sources: list[Source], path: Path, names: Path | None) -> None:
@@ -923,11 +928,17 @@ def main(argv=None):
         interpret.make_folder(source.folder, MARKS)
     for source in sources:
         measure(source, args)
-    for source in sources:
-        shown = [source]
-        if source is sources[0]:
-            shown = [one for one in sources if same_images(source, one)]
-        write_page(source, shown, command)
+    first, *others = sources
+    beside = [first]
+    for other in others:
+        try:
+            need_same_images(first, other)
+            beside.append(other)
+        except BadInput as error:
+            print(f"{error}: it has a page of its own, and is not on the first one")
+    write_page(first, beside, command)
+    for other in others:
+        write_page(other, [other], command)
 
 
 if __name__ == "__main__":

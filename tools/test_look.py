@@ -234,6 +234,7 @@ def shown(files, sources="z.npz", rule="auto", flags="", classes=(), images=None
 
 COLLAPSED = np.outer(2.0 ** (np.arange(40) % 4), [1, 2, 3])  # z differs, z / |z| does not
 SMALL_IMAGES = numbered_images(97, 10, 14)
+NAMES_OF_ROWS = np.arange(97).astype(str)
 LARGE_IMAGES = numbered_images(97, 80, 96)
 GREY_IMAGES = numbered_images(97, 17, 17)[..., 0]
 TEN_NAMES = ["a", "b", "c\u2028", "d", "e", "f\udce9", *"ghij"]
@@ -245,7 +246,7 @@ OF_WORDS = {"run/words.json": json.dumps({"words": [[[f"w{k}", k]] for k in rang
 
 def two_files(**other):
     """Two embeddings of the same images, but for these arrays of the second."""
-    one = dict(z=sparse_z(11), y=KIND_OF, images=SMALL_IMAGES)
+    one = dict(z=sparse_z(11), y=KIND_OF, images=SMALL_IMAGES, names=NAMES_OF_ROWS)
     files = {"a.npz": one, "b.npz": one | other}
     return shown(files, "a.npz b.npz", classes=[CLASSES[:3]], images=SMALL_IMAGES)
 
@@ -280,6 +281,7 @@ PAGES_LOOKED_AT = {
     "same images": two_files(z=DENSE_Z),
     "other labels": two_files(y=KIND_OF[::-1]),
     "other images": two_files(images=SMALL_IMAGES ^ 1),
+    "other names": two_files(names=NAMES_OF_ROWS[::-1]),
     "a run": shown(
         TEN_LINES | OF_WORDS, "run", flags="--classes names.txt", classes=[TEN_NAMES, BACKGROUNDS]
     ),
@@ -316,7 +318,7 @@ def facts_on_page(e, findings, K, case):
 
 
 @pytest.mark.parametrize("name", PAGES_LOOKED_AT)
-def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
+def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch, capsys):
     case = PAGES_LOOKED_AT[name]
     monkeypatch.chdir(tmp_path)
     for limit, value in PAGE_LIMITS.items():
@@ -340,6 +342,7 @@ def test_a_page_holds_what_loops_say(name, run_of, tmp_path, monkeypatch):
     meta, arrays, sheets = page_parts(page.read_text(encoding="utf-8"))
     if name.startswith("other"):  # than of the first source
         measured.pop()  # has a page of its own
+        assert f"b.npz has {name}" in capsys.readouterr().out
         other, *_ = page_parts(Path("page/b/look.html").read_text(encoding="utf-8"))
         assert [run["name"] for run in other["runs"]] == ["b.npz"]
 
@@ -811,7 +814,10 @@ SEARCHES = {  # what is typed, which dimensions it finds: k, their class c, thei
     "half disc": lambda k, c, n: c == 4,
     "cat or disc": lambda k, c, n: c >= 3,
     "not cat": lambda k, c, n: c != 3,
-    "n<6 not 7": lambda k, c, n: (n < 6) & (c > 1),
+    "n<6 not 7": lambda k, c, n: (n < 6) & (c > 1) & (k != 7),
+    "22 or 13": lambda k, c, n: (k == 22) | (k == 13),
+    "act>=12": lambda k, c, n: n >= 6,  # of 50 images
+    "act<12": lambda k, c, n: n < 6,
     "n < 6": lambda k, c, n: n < 6,
     "n>=6 or cat": lambda k, c, n: (n >= 6) | (c == 3),
     "n<": lambda k, c, n: n > 0,
@@ -866,7 +872,12 @@ def test_a_page_does_what_is_asked(tmp_path):
                 assert wanted in page.inner_text(".cards")
             else:
                 assert sorted(found) == np.flatnonzero(live & wanted(k, k % 5, n)).tolist(), typed
-        page.fill("#find", "")
+        page.fill("#find", "cat")
+        until("S.find == 'cat'")
+        page.click("#measure a:nth-child(2)")
+        assert page.input_value("#find") == "cat"
+        page.evaluate("go({plot: null, find: null})")
+        until("!S.plot")
         page.check("#distinct")
         assert page.locator(".card").count() == meta["runs"][0]["metrics"]["distinct_dims"] == 20
         assert "and 4 like it" in page.inner_text(".cards")
@@ -909,6 +920,9 @@ def test_a_page_does_what_is_asked(tmp_path):
         until("history.state?.y == 900")
         page.reload()
         page.wait_for_selector("html[data-ready]", state="attached")
+        assert page.evaluate("scrollY") == 900
+        page.set_viewport_size(dict(width=1400, height=900))
+        until("width == 1400")
         assert page.evaluate("scrollY") == 900
         page.evaluate("localStorage.setItem('look ' + runs[0].id, '[7, {\"constructor\": 1')")
         page.reload()
