@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import functools
 import importlib
+import inspect
 import io
 import itertools
 import json
@@ -41,7 +42,8 @@ def run_program(command, *more):
     """Run a command line in this process, because importing torch anew takes seconds."""
     name, *argv = [*shlex.split(command), *map(str, more)]
     program = importlib.import_module(Path(name).stem)
-    common.launch(lambda: program.main(argv), interpret.BadInput)
+    caught = [] if "common.launch(main)" in inspect.getsource(program) else [interpret.BadInput]
+    common.launch(lambda: program.main(argv), *caught)
 
 
 def refusal(command, *more):

@@ -75,6 +75,7 @@ PRESETS = common.presets({
 EPS = 1e-2
 
 BUCKETS = 2**13  # word vectors; number 0 is no word
+LENGTH = 64  # words of a caption at most
 JOINERS = "\u200c\u200d"  # of letters, inside Indic and Persian words
 TEMPLATES = ["a {}", "a photo of a {}", "a picture of a {}", "an image of a {}"]
 
@@ -176,11 +177,11 @@ def words_of(text):
 def numbered(captions):
     """N strings → the numbers of their words (N, L) int64, 0 behind the last.
 
-    At most 64 words of each; BadInput where there is none, of which there would be no mean.
+    At most LENGTH words of each; BadInput where there is none, of which there would be no mean.
     """
     rows = []
     for i, caption in enumerate(captions):
-        words = words_of(caption)[:64]
+        words = words_of(caption)[:LENGTH]
         told = f"caption {i} of {len(captions)}, the first being 0, has no word"
         common.need(words, f"{told}: {caption!r}")
         numbers = [1 + zlib.crc32(word.encode()) % (BUCKETS - 1) for word in words]

@@ -42,12 +42,11 @@ def main(argv=None):
     run, model = load_run(args.run)
     if args.dataset not in (None, run.dataset):
         run.dataset = args.dataset
-        run.limit = None  # it was of the run's own data
-    noted = getattr(run, "fingerprint", None)
-    if args.dataset or args.data_root:
-        run.fingerprint = None  # others than the run's are welcome
-    data = data_of(run, args.data_root)
-    whose = "" if data.fingerprint == noted else ", as far as known not those of the run"
+        run.limit = None  # it was for another data set
+    same = not (args.dataset or args.data_root)
+    data = data_of(run, args.data_root, same, typed=bool(args.dataset))
+    noted = getattr(run, "fingerprint", data.fingerprint)  # an older version noted none
+    whose = "" if data.fingerprint == noted else ", not those of the run"
     counts = f"{len(data.train['x']):,} training and {len(data.test['x']):,} test images"
     print(f"{run.dataset}: {counts}{whose}")
     run.device = args.device

@@ -249,4 +249,4 @@ def main(argv=None):
 
 
 if __name__ == "__main__":
-    common.launch(main)
+    common.launch(main, interpret.BadInput)

@@ -85,17 +85,24 @@ def load_backbone(backbone: nn.Module, folder: Path) -> None:
         raise BadInput(f"{path} does not fit its config.json ({error})") from error
 
 
-def data_of(run: argparse.Namespace, root: str | None = None) -> common.Data:
-    """A run's data set, without x_unlabeled, on the CPU. root: its folder, if not the run's."""
+def data_of(
+    run: argparse.Namespace, root: str | None = None, same=True, typed=False
+) -> common.Data:
+    """A run's data set on the CPU; BadInput if it is another one by now, unless same=False.
+
+    root: its folder, if not the run's; typed: whether the user has named the data set
+    """
     # A run may be somebody else's. Its config.json must not decide what is read from this disk,
-    # unless it knows the data already.
+    # unless it knows the data already: these are compared.
     named = Path(run.dataset) if root else Path(run.data_root, run.dataset)
     outside = named.is_absolute() or ".." in named.parts
-    known = hasattr(run, "fingerprint")
+    known = typed or (same and getattr(run, "fingerprint", None))
     need(known or not outside, f"the run's data were {named}: give --data-root")
     root = root or run.data_root
     settings = vars(run) | dict(data_root=root, device="cpu")
-    return common.Data(argparse.Namespace(**settings), unlabelled=False)
+    if not same:
+        settings["fingerprint"] = None
+    return common.Data(argparse.Namespace(**settings))
 
 
 def labelled_data(run: argparse.Namespace, root: str | None, task: str) -> common.Data:

@@ -27,7 +27,7 @@ import common  # noqa: E402
 import interpret  # noqa: E402
 import sparsehead  # noqa: E402
 from common import progress  # noqa: E402
-from run_folder import data_of, load_run, write_json  # noqa: E402
+from run_folder import data_of, load_run, read_run, write_json  # noqa: E402
 
 import torch  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
@@ -62,33 +62,33 @@ def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor, l
     K = test.shape[1]
     by_activation = F.normalize(train).abs().mean(0).argsort(descending=True)
     at_random = torch.randperm(K, generator=torch.Generator().manual_seed(0)).to(test.device)
-    scores = {"p_at_10": precision_at(test, y, [10])[10]}
+    scores = {"p_at_10": precision_at_10(test, y)}
     for part in (8, 4, 2):
         m = max(1, K // part)
         for name, order in ("top", by_activation), ("random", at_random):
             kept = order[:m]
             probe = common.linear_probe(train[:, kept], y_train, test[:, kept], y, strengths=[l2])
             scores[f"lp1_{name}_{m}"] = probe["lp1"]
-            scores[f"p_at_10_{name}_{m}"] = precision_at(test[:, kept], y, [10])[10]
+            scores[f"p_at_10_{name}_{m}"] = precision_at_10(test[:, kept], y)
     return scores
 
 
-def precision_at(z: Tensor, y: Tensor, ks=(1, 3, 5, 10)) -> dict[int, float | None]:
-    """P@k: % of an image's k nearest others (cosine) in z (N, K) with its label y (N,), by k.
+def precision_at_10(z: Tensor, y: Tensor) -> float | None:
+    """% of an image's ten nearest others (cosine) in z (N, K) with its label y (N,).
 
-    None if there are too few images, or only one class.
+    Of equally near ones any. None if there are too few images, or only one class.
     """
-    several = (y != y[0]).any()
+    if len(z) < 11 or (y == y[0]).all():
+        return None
     directions = F.normalize(z.float())
-    most = min(max(ks), len(z) - 1)
     same = []
     for start in range(0, len(z), 1000):
         cosines = directions[start : start + 1000] @ directions.T
+        cosines += 1e-6 * torch.rand_like(cosines)  # else the file's order decides between ties
         cosines.diagonal(start).fill_(-2)  # an image is not its own neighbour
-        nearest = cosines.topk(most, 1).indices  # (n, most)
+        nearest = cosines.topk(10, 1).indices  # (n, 10)
         same.append(y[nearest] == y[start : start + 1000, None])
-    same = torch.cat(same).float()
-    return {k: 100 * same[:, :k].mean().item() if several and k < len(z) else None for k in ks}
+    return 100 * torch.cat(same).float().mean().item()
 
 
 def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float]:
@@ -124,7 +124,7 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
     _, test = common.features(model, data.test["x"], run.image_size, device)
     y_train = data.train["y"].to(device)
     y = data.test["y"].to(device)
-    l2 = common.linear_probe(train, y_train, test, y)["l2"]
+    _, l2 = common.fit_probe(train, y_train)
     return numbers | feature_selection(train, y_train, test, y, l2)
 
 
@@ -141,6 +141,8 @@ def main(argv=None):
     args = flags.parse_args(argv)
     common.check_device(args.device)
     rows = [["run", "SEPIN@10", "dimensions", "P@10", "at random", "LP@1", "at random"]]
+    for folder in args.runs:
+        read_run(folder)
     for folder in args.runs:
         interpret.make_folder(folder, {"selection.json": b'"sepin_1"'})
         print(f"{folder}: measuring ...", flush=True)

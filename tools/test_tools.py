@@ -861,6 +861,8 @@ def test_damaged_logs_are_refused(tmp_path, text, told):
 def test_no_setting_leads_out_of_the_folder(run_of, tmp_path, settings):
     folder = copy_of(run_of("ncl"), tmp_path, fingerprint=None, **settings)
     assert "give --data-root" in refusal(lambda: data_of(read_run(folder)))
+    if "dataset" in settings:  # its own root is the user's word for where data are
+        assert "give --data-root" in refusal("evaluate.py --data-root .", folder)
 
 
 OUTSIDE = "/etc/hostname", "../a.txt", "b/../../a.txt", "link", "into/a.txt"
@@ -883,8 +885,17 @@ def test_evaluation_tells_whose_data_it_reads(run_of, tmp_path, capsys):
         run_program(f"evaluate.py --device cpu {flags}", run_of("ncl"))
         told.append(capsys.readouterr().out.splitlines()[0])
     own = "tiny: 240 training and 100 test images"
-    other = "tiny: 240 training and 8 test images, as far as known not those of the run"
+    other = "tiny: 240 training and 8 test images, not those of the run"
     assert told == [own, own, other]
+
+
+def test_a_limit_may_be_of_unlabelled_images(run_of, tmp_path):
+    arrays = dict(np.load(f"{read_run(run_of('ncl')).data_root}/tiny.npz"))
+    unlabelled = np.concatenate([arrays["x_train"]] * 2)
+    np.savez(tmp_path / "tiny.npz", **arrays, x_unlabeled=unlabelled)
+    folder = copy_of(run_of("ncl"), tmp_path, limit=300, fingerprint=None)
+    data = data_of(read_run(folder), str(tmp_path))
+    assert (len(data.images), len(data.train["x"])) == (300, 240)
 
 
 # -------------------------------------------------------------------------------- evaluate and runs
@@ -1126,10 +1137,15 @@ def test_many_images_are_compared_as_by_loops():
     views = z + 0.3 * torch.randn_like(z), (z + 0.3 * torch.randn_like(z)) * torch.rand(1005, 1)
     y = (z[:, 1] + torch.randn(1005) > 0).long()
     assert selection.sepin(*views).tolist() == pytest.approx(plain_sepin(*views), abs=1e-5)
-    for n, ks in (1005, (1, 3, 5, 10)), (5, (1, 3)):
-        expected = {5: None, 10: None} | {k: plain_precision(z[:n], y[:n], k) for k in ks}
-        assert selection.precision_at(z[:n], y[:n]) == pytest.approx(expected, abs=0.02)
-    assert selection.precision_at(z, 0 * y, [10]) == {10: None}  # where all others are right
+    assert selection.precision_at_10(z, y) == pytest.approx(plain_precision(z, y, 10), abs=0.02)
+    assert selection.precision_at_10(z[:10], y[:10]) is None
+    assert selection.precision_at_10(z, 0 * y) is None  # where all others are right
+
+
+def test_precision_does_not_follow_the_files_order():
+    y = torch.arange(1000) // 500
+    of_ties = selection.precision_at_10(torch.ones(1000, 2), y)
+    assert of_ties == pytest.approx(100 * 499 / 999, abs=2)
 
 
 def test_tools_measure_a_run_as_by_loops(run_of, tmp_path):

@@ -3,8 +3,9 @@
     python tools/weights.py runs/<run> weights/<name>
     python tools/evaluate.py weights/<name>             evaluate it again
 
-The copy has config.json, checkpoint.pt and backbone.pt. The programs in tools/ read it like the
-original run, but it cannot be trained further.
+The copy has config.json, checkpoint.pt and backbone.pt. evaluate.py, selection.py, robustness.py
+and finetune.py read it like the original run; interpret.py and look.py read what evaluate.py --out
+writes. It cannot be trained further.
 """
 
 import argparse
@@ -37,12 +38,10 @@ def halved(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def copy_run(folder: Path, new: Path) -> None:
     """Write the copy into `new`; BadInput if the run has not finished or `new` exists."""
-    load_run(folder)  # is it a finished run?
+    _, model = load_run(folder)
     common.need(not os.path.lexists(new), f"{new} is there already; name a new folder")
-    checkpoint = common.load_checkpoint(folder / "checkpoint.pt")
-    backbone = common.load_checkpoint(folder / "backbone.pt")
-    small = dict(model=halved(checkpoint["model"]))
-    small_backbone = halved(backbone)
+    small = dict(model=halved(model.state_dict()))
+    small_backbone = halved(common.load_checkpoint(folder / "backbone.pt"))
     new.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=new.parent, prefix=new.name) as work:
         unfinished = Path(work, new.name)

@@ -2,7 +2,8 @@
 
     python tools/words.py runs/<run> [runs/<other> ...] [--classes NAMES.txt]
 
-A dimension's words are those on whose captions, in the test set, it is most active on average.
+A dimension's words are those on whose captions, in the test set, it is most active on average; a
+word that fewer than five captions have is left out.
 words.json, in the run's folder, lists five words for each dimension, which look.py shows. It also
 has, in % of the dimensions that any image activates,
     nameable        the first word is in the name of the most frequent class, or background, of the
@@ -16,7 +17,6 @@ This measure is our own; it is not from a paper.
 
 import argparse
 import collections
-import math
 import sys
 from pathlib import Path
 
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import common  # noqa: E402
 import interpret  # noqa: E402
 import look  # noqa: E402
-from mmncl import words_of  # noqa: E402
+from mmncl import LENGTH, words_of  # noqa: E402
 from run_folder import read_run, write_json  # noqa: E402
 
 import torch  # noqa: E402
@@ -56,31 +56,30 @@ def read_captions(folder: Path, shape: tuple[int, int]) -> tuple[Tensor, list[st
     return t, captions.tolist()
 
 
-def activations_by_word(t: Tensor, captions: list[str], at_least=5) -> tuple[list[str], Tensor]:
-    """The V words that occur in enough captions, and the activations of each, (V, K).
+def activations_by_word(t: Tensor, captions: list[str]) -> tuple[list[str], Tensor]:
+    """The V words that occur in five captions or more, and the activations of each, (V, K).
 
     t: embeddings (N, K) of the captions. A word's activations are the mean of the normalised
     embeddings of the captions that contain it.
     """
-    own_words = [{*words_of(caption)} for caption in captions]
+    own_words = [{*words_of(caption)[:LENGTH]} for caption in captions]  # what the network reads
     counts = collections.Counter()
     for own in own_words:
         counts.update(own)
-    words = sorted(word for word, n in counts.items() if n >= at_least)
+    words = sorted(word for word, n in counts.items() if n >= 5)
+    place = {word: i for i, word in enumerate(words)}
+    sums = t.new_zeros(len(words), t.shape[1])
+    for own, of_caption in zip(own_words, F.normalize(t)):
+        sums[[place[word] for word in own if word in place]] += of_caption
+    return words, sums / t.new_tensor([counts[word] for word in words])[:, None]
 
-    rows = []
-    for own in own_words:
-        rows.append([word in own for word in words])
-    has = torch.tensor(rows, dtype=t.dtype)  # (N, V)
-    return words, has.T @ F.normalize(t) / has.sum(0)[:, None]
 
-
-def strongest_words(words: list[str], means: Tensor, most=5) -> list[list]:
-    """For each dimension its words with mean activations above 0, strongest first.
+def strongest_words(words: list[str], means: Tensor) -> list[list]:
+    """For each dimension its five words with mean activations above 0, strongest first.
 
     means: (V, K), of activations_by_word()
     """
-    best = means.topk(min(most, len(words)), 0)  # (5, K)
+    best = means.topk(min(5, len(words)), 0)  # (5, K)
     said = []
     for indices, values in zip(best.indices.T.tolist(), best.values.T.tolist()):
         pairs = [[words[i], round(value, 4)] for i, value in zip(indices, values) if value > 0]
@@ -139,6 +138,8 @@ def named_labels(own: dict, names: dict, classes: Path | None) -> tuple[dict, di
     own: labels (N,); names: class names in the order of their numbers; classes: the file that the
     names come from
     """
+    numbered = "" in own and own[""].dtype.kind != "U"
+    common.need(numbered or not classes, f"{classes} names classes, but there are no numbers y")
     labels = {}
     names = dict(names)
     for prefix, y in own.items():
@@ -185,9 +186,10 @@ def main(argv=None):
     for folder in args.runs:
         numbers, said = measure(folder, args.classes, args.data_root)
         write_json(folder / "words.json", numbers | {"words": said})
-        values = list(numbers.values()) or 4 * [math.nan]
-        cells = [f"{value:.1f}" for value in values]
-        rows.append([folder.name, *cells])
+        if not numbers:
+            print(f"{folder}: nothing is nameable without names of classes and two live dimensions")
+        values = [*numbers.values()] or 4 * [None]
+        rows.append([folder.name, *[interpret.format_number(value, 1) for value in values]])
     print(interpret.markdown(rows))
 
 
