@@ -24,19 +24,21 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "studies"), str(ROOT / "studies" / "dictionaries")]
 import records  # noqa: E402
+import run_folder  # noqa: E402
 from records import common, interpret  # noqa: E402
 
 import ladder  # noqa: E402
 import numpy as np  # noqa: E402
 import start as starts  # noqa: E402
 import torch  # noqa: E402
-from scipy import optimize  # noqa: E402
+from scipy import optimize, stats  # noqa: E402
 from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 
 QUESTION = "seeds"
 DATA = {name: path for name, path in ladder.DATA.items() if "{seed}" in path}
 METHODS = "simclr", "ncl", "bayesncl", "ncl-topk", "lpjepa"
 DICTIONARIES = "sae", "k-means-of-h", "ica", "nmf"
+CUT = "sae", "nmf"  # dictionaries whose codes are cut at 0, as they are fitted
 RULES = {"": "top:0.1", "own_": "auto"}  # before a number's name: what is active
 BACK = 0.9  # a dimension comes back whose match has at least this correlation
 SEED_OF_H = 1  # of the training whose h is that of the rows "-one"
@@ -68,6 +70,24 @@ class Codes:
 
     z: np.ndarray
     labels: dict[str, np.ndarray]
+    u: np.ndarray | None = None  # (N, K), z before it is cut at 0; None where it is not known
+
+
+def arbitrary_axes(e: Codes, seed: int) -> np.ndarray:
+    """z (N, live dimensions), had training found other axes: u, rotated at random, cut as z is.
+
+    A z without negative numbers is cut: each new axis is above 0 on as many images as a live
+    dimension. Another one is u.
+    """
+    along = e.u @ stats.ortho_group.rvs(e.u.shape[1], random_state=seed)
+    if e.z.min() < 0:
+        return along
+    n = interpret.activations_of(e.z, "nonzero")[0].n
+    n = n[n > 0]
+    along = along[:, : len(n)]
+    descending = -np.sort(-along, axis=0)
+    floor = descending[n.clip(max=len(along) - 1), np.arange(len(n))]
+    return (along - floor).clip(min=0)
 
 
 def compare(first: Codes, second: Codes, rule: str) -> dict[str, float]:
@@ -75,7 +95,8 @@ def compare(first: Codes, second: Codes, rule: str) -> dict[str, float]:
 
     live: of the two the mean; matched, above, back: see summary_of; rotated_matched,
     images_in_z_matched and so on: the means over the draws of a control, in place of the second and
-    in place of the first; matched_less_rotated and so on: the differences. lead_of_back: the lead
+    in place of the first; arbitrary_matched and so on: those of arbitrary_axes() in place of both;
+    matched_less_rotated and so on: the differences. lead_of_back: the lead
     over images in z of the dimensions that come back, less the others', the mean over both
     embeddings; lead_of_back_full: the same among the dimensions with the longest lists.
     """
@@ -92,6 +113,11 @@ def compare(first: Codes, second: Codes, rule: str) -> dict[str, float]:
         for name, control in controls:
             _, _, of_control = match(lists, control)
             drawn.setdefault(name, []).append(summary_of(of_control))
+    if first.u is not None and second.u is not None:
+        for seed in range(interpret.DRAWS):
+            axes = arbitrary_axes(first, 2 * seed), arbitrary_axes(second, 2 * seed + 1)
+            _, _, of_axes = match(*[interpret.activations_of(z, rule)[0] for z in axes])
+            drawn.setdefault("arbitrary", []).append(summary_of(of_axes))
     for name, draws in drawn.items():
         for key, value in own.items():
             mean = np.mean([one[key] for one in draws]).item()
@@ -137,7 +163,18 @@ def read(path: Path) -> Codes | None:
     if not file.exists():
         return None
     e = interpret.read_embedding(path)
-    return Codes(e.z, e.labels)
+    if path.suffix == ".npz":
+        with np.load(path) as arrays:
+            return Codes(e.z, e.labels, arrays.get("u"))
+    if not (path / "checkpoint.pt").exists():
+        return Codes(e.z, e.labels)
+    _, model = run_folder.load_run(path)
+    head = model.eval().head
+    if isinstance(head[-1], torch.nn.ReLU):  # of lpjepa.py
+        head = head[:-1]
+    with torch.no_grad():
+        u = head(torch.from_numpy(e.features))
+    return Codes(e.z, e.labels, u.numpy())
 
 
 def path_of(data: str, method: str, seed: int) -> Path:
@@ -175,7 +212,7 @@ def dictionary(data: str, name: str, of_h: int, seed: int, root: str) -> Codes |
         codes = ladder.autoencoder(h_train, h, K, seed, active)
     else:
         codes = fit[name](h_train, h, K, seed)
-    return Codes(codes, network.labels)
+    return Codes(codes, network.labels, None if name in CUT else codes)
 
 
 def rows_of(data: str, root: str):

@@ -78,6 +78,41 @@ def test_axes_of_a_rotated_space_do_not(draw):
     assert found["matched_less_rotated"] == pytest.approx(0, abs=0.03)
 
 
+def cut(u):
+    """Codes of ReLU units, each above 0 on a quarter of the images."""
+    return match.Codes(np.maximum(u - np.quantile(u, 0.75, axis=0), 0), {}, u)
+
+
+@pytest.mark.parametrize("rule", match.RULES.values())
+def test_arbitrary_cut_axes_only_beat_uncut_ones(rule, draw):
+    h = draw.normal(size=(800, 12))
+    first, second = (cut(h @ draw.normal(size=(12, 40))) for _ in range(2))
+    found = match.compare(first, second, rule)
+    assert found["matched_less_rotated"] > 0.08
+    assert found["matched_less_arbitrary"] == pytest.approx(0, abs=0.03)
+
+
+def test_axes_of_the_data_beat_arbitrary_cut_ones(draw):
+    causes = draw.exponential(size=(800, 20)) * (draw.random((800, 20)) < 0.2)
+    first, second = (cut(causes[:, draw.permutation(20)]) for _ in range(2))
+    found = match.compare(first, second, "top:0.1")
+    assert found["matched"] == pytest.approx(1)
+    assert found["matched_less_arbitrary"] > 0.3
+
+
+def test_arbitrary_axes_are_as_rare_as_the_live_ones(draw):
+    u = draw.normal(size=(300, 9)) - 1
+    u[:, 4] = -1
+    e = match.Codes(np.maximum(u, 0), {}, u)
+    found = match.arbitrary_axes(e, 0)
+    assert (found > 0).sum(0).tolist() == np.delete((u > 0).sum(0), 4).tolist()
+    whole = match.Codes(u, {}, u)
+    assert match.arbitrary_axes(whole, 0).shape == (300, 9)
+    gram = u @ u.T
+    turned = match.arbitrary_axes(whole, 1)
+    assert turned @ turned.T == pytest.approx(gram, abs=1e-3)
+
+
 def test_what_comes_back_leads_by_what_was_planted(draw):
     one, two = [draw.exponential(size=(300, 12)) * (draw.random((300, 12)) < 0.3) for _ in range(2)]
     for z in one, two:
