@@ -334,7 +334,10 @@ def compare(data):
 
 
 def keep(data):
-    """Train what compare() has again, and keep h and z, for ../dictionaries/ladder.py."""
+    """Train what compare() has again, and keep h and z, for ../dictionaries/ladder.py.
+
+    For ../seeds/match.py also u, z before it is cut at 0.
+    """
     x_train, y_train, x_test, y_test = data
     for seed in SEEDS:
         for method in METHODS:
@@ -343,9 +346,10 @@ def keep(data):
                 continue
             network, _ = train(method, seed, chosen_rate(method), x_train)
             h_train, z_train, h, z = embeddings(network, x_train, x_test)
+            u = network.out(network.hidden(h).relu()).detach()
             path.parent.mkdir(exist_ok=True)
             with common.replacing(path) as file:
-                np.savez(file, h_train=h_train, z_train=z_train, h=h, z=z, y=y_test)
+                np.savez(file, h_train=h_train, z_train=z_train, h=h, z=z, u=u, y=y_test)
             print(f"{path.name} is kept", flush=True)
 
 
