@@ -2742,6 +2742,7 @@ REFUSED = {
     "a folder of weights": ({"copy/notes": ""}, "weights.py {ncl} copy", "is there already"),
     # studies/
     "the theory of SimCLR": ({}, "theory_gate.py {simclr}", "runs of ncl.py and bayesncl.py"),
+    "seeds of one network": ({}, "ladder.py minilm-nouns --seeds 1 2", "no repetitions"),
     "rows of nothing": ({}, "run.py ncl --rows nothing", "no runs.txt"),
 }
 

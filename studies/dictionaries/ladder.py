@@ -6,8 +6,10 @@
 It measures what is finished in runs/ (studies/run.py makes it: dictionaries --rows "trained-*";
 ../mnist1d/signals.py keep; others.py) and not yet on record. A rung is a way to dimensions: the
 axes of an embedding, or a dictionary that anybody can fit to a network's features h or embedding z.
-All have as many dimensions, K: as NCL of the same seed has live ones. Each dimension is a list of
-the 1 % of the test images where it is largest, in rows of norm 1. It needs scikit-learn.
+All have as many dimensions, K: as NCL of the same seed has live ones; NMF at most as many as h, PCA
+and ICA twice as many, in halves. Each dimension is a list of the 1 % of the test images where it is
+largest, in rows of norm 1 (similarities to a cluster's centre or to an image: as they are). Leads
+over lists in z are of the rung's own codes. It needs scikit-learn.
 """
 
 import argparse
@@ -126,7 +128,7 @@ def training_images(x_train, x, K, seed):
 
 
 def autoencoder(x_train, x, K, seed, active, frozen=False):
-    """sae.py's TopK autoencoder with its own settings; frozen: with a decoder that stays random."""
+    """sae.py's TopK autoencoder, K units; frozen: with a decoder that stays random."""
     settings = sae.PRESETS["default"]
     torch.manual_seed(seed)
     x_train, x = torch.from_numpy(x_train), torch.from_numpy(x)
@@ -236,12 +238,14 @@ def climb(data: str, seed: int, root: str) -> None:
     networks = {}
     for method in METHODS:
         path = ROOT / DATA[data].format(method=method, seed=seed)
-        if path.exists() and (path.is_file() or (path / "checkpoint.pt").exists()):
+        if path.is_file() or (path / "backbone.pt").exists():
             networks[method] = read_network(path, root)
         if "{method}" not in DATA[data]:
             break  # there is one network
     K = UNITS
-    if "ncl" in networks:
+    if "{method}" in DATA[data]:
+        if "ncl" not in networks:
+            return  # it says how many dimensions there are
         u = interpret.unit(networks["ncl"].z)
         K = lists_of(u, UNITS, seed).K
     settings = {"K": K, "active": min(ACTIVE.get(data, MANY_ACTIVE), K), "rule": RULE, "data": data}
@@ -269,6 +273,8 @@ def main(argv=None):
     flags.add_argument("--seeds", nargs="+", type=int, default=[1], help="default: 1")
     flags.add_argument("--data-root", default="data", help="folder of the data sets")
     args = flags.parse_args(argv)
+    one = "{seed}" in DATA[args.data] or len(args.seeds) == 1
+    common.need(one, f"{args.data} has one network, so that seeds are no repetitions: give one")
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", category=ConvergenceWarning)
     for seed in args.seeds:

@@ -1,7 +1,7 @@
 """Trainings that share their first weights, or the order of their images, but not both.
 
     python studies/seeds/start.py                        all that are missing in runs/
-    python studies/seeds/start.py --methods ncl --flags "--limit 1000 --epochs 5"
+    python studies/seeds/start.py --methods ncl --flags "--limit 1000 --epochs 5"    a trial
 
 A method's --seed draws the weights, then, for each epoch anew, the order of the images and their
 views. Here the weights are drawn from a seed of their own. Where both seeds are the same the
@@ -26,9 +26,9 @@ SEEDS = 1, 2, 3
 METHODS = "simclr", "ncl"
 
 
-def folder(method: str, weights: int, order: int) -> Path:
+def folder(method: str, weights: int, order: int, kind="start") -> Path:
     """The run's folder of a training."""
-    return ROOT / f"runs/start-shapes-{method}-weights{weights}-order{order}"
+    return ROOT / f"runs/{kind}-shapes-{method}-weights{weights}-order{order}"
 
 
 def train(method: str, weights: int, order: int, flags: list[str], out: Path) -> None:
@@ -60,12 +60,12 @@ def main(argv=None):
     )
     add = flags.add_argument
     add("--methods", nargs="+", choices=METHODS, default=METHODS, help="default: both")
-    add("--flags", default="", help="of the methods, for a trial")
+    add("--flags", default="", help="of the methods, for a trial in runs/trial-...")
     args = flags.parse_args(argv)
     for method in args.methods:
         for weights in SEEDS:
             for order in SEEDS:
-                out = folder(method, weights, order)
+                out = folder(method, weights, order, "trial" if args.flags else "start")
                 if not (out / "embeddings.npz").exists():
                     train(method, weights, order, shlex.split(args.flags), out)
 

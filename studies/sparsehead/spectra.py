@@ -38,10 +38,7 @@ NAMES = {  # of the base methods
 
 
 def draw(path: Path, runs: dict[str, dict[str, Tensor]]) -> None:
-    """runs: title → {"h": (N, d), "z": (N, K)}.
-
-    Embeddings are kept in 16 bits: what is below 1e-8 of the largest eigenvalue is rounding.
-    """
+    """runs: title → {"h": (N, d), "z": (N, K)}."""
     figure, panels = plt.subplots(1, 3, figsize=(11, 3.2))
     of_h, of_z, ratios = panels
     draw_eigenvalues(of_h, "features h", {title: run["h"] for title, run in runs.items()})
