@@ -50,10 +50,11 @@ To compare two embeddings, give both --active top:0.01: leads depend on n.
 --beside names another embedding of the same images, such as that of another seed. A dimension's
 partner there is the one whose strengths correlate most with its own over all images, where a
 strength is 0 on what is not active. Two dimensions are mutual partners if each is the other's.
-Two controls are given, each on as many images as the dimension that it stands for, the mean of five
-draws: "rotated", the axes of the other z after a random rotation, and random images of it as
-directions. Where rotated axes are as good partners, the axes do not come back, though the space
-may.
+Controls are given, each on as many images as the dimension that it stands for, the mean of five
+draws: "rotated", the axes of the other z after a random rotation; random images of it as
+directions; where both have h, random directions of h in the place of both embeddings. Where these
+are as good partners, the axes do not come back, though the space may. A z that is cut at 0, such as
+NCL's, must beat the last: the other two are not cut, and any axes that are cut beat them.
 
 Distinct. Several dimensions may be active on the same images. Dimensions are counted as one where
 the Jaccard index of their lists, images of both over images of either, is 0.9 or more: going from
@@ -960,17 +961,33 @@ def rivals(z: np.ndarray | Entries, b: Activations, rule: str):
             yield name, family.lists(n, seed, rule == "nonzero")
 
 
-def compare(a: Activations, z: np.ndarray | Entries, rule: str = "auto"):
+def directions_of_both(a: Activations, b: Activations, hs: list[np.ndarray], rule: str):
+    """Yield controls of both: lists of random directions of features, as long as those of a and b.
+
+    hs: the features (N, d) of a and of b
+    """
+    families = [Family(Vectors(h), of_images=False) for h in hs]
+    for draw in range(DRAWS if max(a.K, b.K) <= LARGE else 1):
+        yield [
+            family.lists(lists.n[lists.n > 0], 2 * draw + i, rule == "nonzero")
+            for i, (family, lists) in enumerate(zip(families, (a, b)))
+        ]
+
+
+def compare(a: Activations, z: np.ndarray | Entries, rule: str = "auto", hs=(None, None)):
     """The partners of the dimensions of a in another embedding z of the same images.
 
-    They, the lists of z, and the numbers of interpret.json: those of the partners, and beside them
-    those of `rivals`, the means over the draws.
+    They, the lists of z, and the numbers of interpret.json: those of the partners, and beside them,
+    means over the draws, those of `rivals` and, with features hs, of `directions_of_both`.
     """
     b, rule = activations_of(z, rule)
     found = partners(a, b)
     drawn = {}
     for name, lists in rivals(z, b, rule):
         drawn.setdefault(name, []).append(partner_numbers(partners(a, lists)))
+    if all(h is not None for h in hs):
+        for both in directions_of_both(a, b, hs, rule):
+            drawn.setdefault("directions_of_h", []).append(partner_numbers(partners(*both)))
     numbers = {"live_dims": int((b.n > 0).sum()), "active": rule}
     numbers["partners"] = partner_numbers(found)
     for name, several in drawn.items():
@@ -1320,14 +1337,17 @@ def describe(e: Embedding, findings: Findings) -> str:
 
 
 def describe_partners(title: str, numbers: dict, things="images") -> str:
-    """How well dimensions come back in the embedding of --beside, and by chance: three lines."""
+    """How well dimensions come back in the embedding of --beside, and by chance, a line each."""
     rows = {
         f"partners in {title}": "partners",
         "  in its axes rotated": "rotated",
         f"  in random {things}": "images_in_z",
+        "  of random directions of h, in both": "directions_of_h",
     }
     lines = []
     for text, key in rows.items():
+        if key not in numbers:
+            continue
         own = numbers[key]
         r, r_mutual = (format_number(own[k], 2) for k in ("correlation", "mutual_correlation"))
         above, mutual = (format_number(own[k], 0) for k in ("above", "mutual"))
@@ -1825,7 +1845,8 @@ def main(argv=None):
     more = {}
     compared = {}
     if args.beside:
-        found, lists, compared = compare(findings.activations, other.z, args.active)
+        hs = e.features, other.features
+        found, lists, compared = compare(findings.activations, other.z, args.active, hs)
         words = f"{describe_partners(other.title, compared, e.things)}\n\n{words}"
         more = partner_texts(found, lists)
         compared = {"beside": {"source": str(args.beside)} | compared}

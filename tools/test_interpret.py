@@ -501,6 +501,14 @@ def naive_partners(r):
     return numbers, best
 
 
+def naive_lists(along, n, from_smallest):
+    """Strengths (N, m) of the n (m,) images that lie farthest along each direction."""
+    order = np.sort(along, 0)[::-1]
+    least = order[np.minimum(n, len(along) - 1), range(len(n))] if from_smallest else 0
+    on = np.argsort(np.argsort(-along, 0), 0) < n
+    return np.where(on, abs(along - least), 0)
+
+
 def naive_rivals(z, rule, seed):
     """Strengths (N, live) of rotated axes and of random images in the place of those of z."""
     rule, active, values = naive_activity(z, rule)
@@ -516,12 +524,7 @@ def naive_rivals(z, rule, seed):
     if (values < 0).any():  # sparse with signs: both sides are active
         rotated = abs(rotated)
     found = {"rotated": rotated, "images_in_z": naive_projections(z, len(n), seed, True)}
-    for name, along in found.items():
-        order = np.sort(along, 0)[::-1]
-        least = order[np.minimum(n, len(z) - 1), range(len(n))] if rule == "nonzero" else 0
-        on = np.argsort(np.argsort(-along, 0), 0) < n
-        found[name] = np.where(on, abs(along - least), 0)
-    return found
+    return {name: naive_lists(along, n, rule == "nonzero") for name, along in found.items()}
 
 
 BESIDE = {  # an embedding, another one, the rule, how the other is given
@@ -531,6 +534,7 @@ BESIDE = {  # an embedding, another one, the rule, how the other is given
     "halves": (DENSE_Z, DENSE_Z[:, ::-1] + SIGNED_Z, "top:0.06", dict),
     "each by its own rule": (sparse_z(20), DENSE_Z[:, :3], "auto", dict),
     "all active": (abs(DENSE_Z[:, :6]), abs(DENSE_Z[::-1]), "nonzero", dict),
+    "with features": (sparse_z(50), sparse_z(40), "auto", functools.partial(dict, h=DENSE_Z)),
 }
 
 
@@ -540,7 +544,8 @@ def test_partners_are_found_naively(tmp_path, monkeypatch, name, cells):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(interpret, "CELLS", cells)
     z, other, rule, layout = BESIDE[name]
-    write_files(".", {"a.npz": dict(z=z), "b.npz": layout(z=other)})
+    features = dict(h=H_OF_Z) if name == "with features" else {}
+    write_files(".", {"a.npz": dict(z=z) | features, "b.npz": layout(z=other)})
     run_program(f"interpret.py a.npz --beside b.npz --active {rule} --out out")
     _, _, values = naive_activity(z.astype(float), rule)
     own_rule, _, others = naive_activity(other.astype(float), rule)
@@ -555,6 +560,14 @@ def test_partners_are_found_naively(tmp_path, monkeypatch, name, cells):
     for seed in 1, 2, 3, 4, 5:
         for what, strengths in naive_rivals(other.astype(float), rule, seed).items():
             by_draw[what].append(naive_partners(naive_correlations(abs(values), strengths))[0])
+        if features:
+            of_both = []
+            for i, (h, lists) in enumerate([(H_OF_Z, values), (DENSE_Z, others)]):
+                n = np.count_nonzero(lists, axis=0)
+                along = naive_projections(h.astype(float), (n > 0).sum(), 2 * seed - 2 + i, False)
+                of_both.append(naive_lists(along, n[n > 0], own_rule == "nonzero"))
+            pairs = naive_partners(naive_correlations(*of_both))[0]
+            by_draw["directions_of_h"].append(pairs)
     for what, draws in by_draw.items():
         mean = {key: np.nanmean([draw[key] for draw in draws]) for key in draws[0]}
         assert found.pop(what) == close(mean), what
@@ -578,7 +591,7 @@ def test_partners_are_found_naively(tmp_path, monkeypatch, name, cells):
     assert not rows
     text = Path("out/interpret.txt").read_text(encoding="utf-8")
     assert f"partners in b.npz: correlation {expected['correlation']:.2f}, above 0.7: " in text
-    assert text.count("; mutual: ") == 3
+    assert text.count("; mutual: ") == 3 + bool(features)
 
 
 @pytest.mark.parametrize("z", [sparse_z(50), DENSE_Z], ids=["sparse", "dense"])
