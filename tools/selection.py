@@ -80,11 +80,11 @@ def precision_at_10(z: Tensor, y: Tensor) -> float | None:
     """
     if len(z) < 11 or (y == y[0]).all():
         return None
-    directions = F.normalize(z.float())
+    directions = F.normalize(z.double())
     same = []
     for start in range(0, len(z), 1000):
         cosines = directions[start : start + 1000] @ directions.T
-        cosines += 1e-6 * torch.rand_like(cosines)  # else the file's order decides between ties
+        cosines += 1e-9 * torch.rand_like(cosines)  # else the file's order decides between ties
         cosines.diagonal(start).fill_(-2)  # an image is not its own neighbour
         nearest = cosines.topk(10, 1).indices  # (n, 10)
         same.append(y[nearest] == y[start : start + 1000, None])
