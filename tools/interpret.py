@@ -52,9 +52,9 @@ partner there is the one whose strengths correlate most with its own over all im
 strength is 0 on what is not active. Two dimensions are mutual partners if each is the other's.
 Controls are given, each on as many images as the dimension that it stands for, the mean of five
 draws: "rotated", the axes of the other z after a random rotation; random images of it as
-directions; where both have h, random directions of h in the place of both embeddings. Where these
-are as good partners, the axes do not come back, though the space may. A z that is cut at 0, such as
-NCL's, must beat the last: the other two are not cut, and any axes that are cut beat them.
+directions; where both have h, random directions of h in the place of both embeddings. Where one of
+these is as good, the axes do not come back, though the space may. The last is for a z that is cut
+at 0, such as NCL's: any axes that are cut may beat rotated ones, which are not.
 
 Distinct. Several dimensions may be active on the same images. Dimensions are counted as one where
 the Jaccard index of their lists, images of both over images of either, is 0.9 or more: going from

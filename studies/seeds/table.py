@@ -3,7 +3,7 @@
 import math
 import re
 
-from records import cell_of_pairs, jackknife_error, less, pairs_of, seeds_of, with_half
+from records import cell_of_pairs, jackknife_error, pairs_of, seeds_of, with_half
 
 import numpy as np
 import pandas as pd
@@ -17,17 +17,16 @@ METHODS = {
     "NCL + TopK": "ncl-topk",
     "LpJEPA": "lpjepa",
 }
-DICTIONARIES = {"autoencoder": "sae", "k-means": "k-means-of-h", "ICA": "ica", "NMF": "nmf"}
-K_MEANS = "k-means-of-h-two"
 LESS_ROTATED = "matched_less_rotated"
 SHOWN = {  # heading: a number of a pair, digits, whether it is a difference
     "live": ("live", 0, False),
     "matched": ("matched", 2, False),
+    "arbitrary axes": ("arbitrary_matched", 2, False),
     "rotated": ("rotated_matched", 2, False),
     "random images": ("images_in_z_matched", 2, False),
+    "less arbitrary axes": ("matched_less_arbitrary", 3, True),
     "less rotated": (LESS_ROTATED, 3, True),
     "less random images": ("matched_less_images_in_z", 3, True),
-    "above 0.7, less rotated": ("above_less_rotated", 2, True),
 }
 
 
@@ -44,40 +43,22 @@ for label, data in DATA.items():
         lines.append(line | {"n": len(seeds_of(pairs))})
 returned = pd.DataFrame(lines)
 
-# ------------------------------------------- what was fixed before looking, and the same of others
+# ------------------------------------------------- the same by each embedding's own rule
 NUMBERS = {
-    "less rotated": LESS_ROTATED,
-    "less rotated, own rule": f"own_{LESS_ROTATED}",
-    "less random images": "matched_less_images_in_z",
+    "less arbitrary axes": "own_matched_less_arbitrary",
+    "less rotated": f"own_{LESS_ROTATED}",
 }
 lines = []
 for label, data in DATA.items():
     for name, key in NUMBERS.items():
-        of_simclr = pairs_of(data, "simclr", key)
-        if not of_simclr:
-            continue
-        line = {"": f"{label}: {name}", "SimCLR": cell_of_pairs(of_simclr, 3, True)}
-        for method in [*METHODS][1:]:
-            found = less(pairs_of(data, METHODS[method], key), of_simclr)
-            if found:
-                line[f"{method} − SimCLR"] = cell_of_pairs(found, 3, True)
-        found = less(pairs_of(data, "ncl", key), pairs_of(data, K_MEANS, key))
-        line["NCL − k-means"] = cell_of_pairs(found, 3, True)
-        lines.append(line | {"n": len(seeds_of(of_simclr))})
-compared = pd.DataFrame(lines).fillna("–")
-
-# --------------------------------- dictionaries of SimCLR's features, of one training and of two
-lines = []
-for name, row in DICTIONARIES.items():
-    line = {"less rotated": name}
-    for label, data in DATA.items():
-        for heading, ending in {"one h": "-one", "two h": "-two"}.items():
-            pairs = pairs_of(data, row + ending, LESS_ROTATED)
-            if pairs:
-                n = len(seeds_of(pairs))
-                line[f"{label}, {heading} (n = {n})"] = cell_of_pairs(pairs, 3, True)
-    lines.append(line)
-fitted = pd.DataFrame(lines).fillna("–")
+        line = {"": f"{label}: {name}"}
+        for method, row in METHODS.items():
+            if found := pairs_of(data, row, key):
+                line[method] = f"{cell_of_pairs(found, 3, True)} (n = {len(seeds_of(found))})"
+        if len(line) > 1:
+            lines.append(line)
+by_own_rule = pd.DataFrame(lines).reindex(columns=["", *METHODS])
+by_own_rule = by_own_rule.dropna(axis="columns", how="all").fillna("–")
 
 # ----------------------------------------------------- what dimensions that come back say of labels
 LABELS = {"shapes": {"objects": "", "backgrounds": "background_"}}
