@@ -42,6 +42,7 @@ def run_program(command, *more):
     """Run a command line in this process, because importing torch anew takes seconds."""
     name, *argv = [*shlex.split(command), *map(str, more)]
     program = importlib.import_module(Path(name).stem)
+    # What its own last line lets launch() catch: elsewhere a user would see a traceback.
     caught = [] if "common.launch(main)" in inspect.getsource(program) else [interpret.BadInput]
     common.launch(lambda: program.main(argv), *caught)
 

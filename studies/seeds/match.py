@@ -96,9 +96,9 @@ def compare(first: Codes, second: Codes, rule: str) -> dict[str, float]:
     live: of the two the mean; matched, above, back: see summary_of; rotated_matched,
     images_in_z_matched and so on: the means over the draws of a control, in place of the second and
     in place of the first; arbitrary_matched and so on: those of arbitrary_axes() in place of both;
-    matched_less_rotated and so on: the differences. lead_of_back: the lead
-    over images in z of the dimensions that come back, less the others', the mean over both
-    embeddings; lead_of_back_full: the same among the dimensions with the longest lists.
+    matched_less_rotated and so on: the differences. lead_of_back: the lead over images in z of the
+    dimensions that come back, less the others', the mean over both embeddings; lead_of_back_full:
+    the same among the dimensions with the longest lists.
     """
     a, rule_a = interpret.activations_of(first.z, rule)
     b, rule_b = interpret.activations_of(second.z, rule)
@@ -163,18 +163,22 @@ def read(path: Path) -> Codes | None:
     if not file.exists():
         return None
     e = interpret.read_embedding(path)
+    return Codes(e.z, e.labels, before_the_cut(path, e.features))
+
+
+def before_the_cut(path: Path, h: np.ndarray | None) -> np.ndarray | None:
+    """What the head makes of h, (N, K), before it is cut at 0; None where it is not kept."""
     if path.suffix == ".npz":
         with np.load(path) as arrays:
-            return Codes(e.z, e.labels, arrays.get("u"))
+            return arrays.get("u")
     if not (path / "checkpoint.pt").exists():
-        return Codes(e.z, e.labels)
+        return None
     _, model = run_folder.load_run(path)
     head = model.eval().head
     if isinstance(head[-1], torch.nn.ReLU):  # of lpjepa.py
         head = head[:-1]
     with torch.no_grad():
-        u = head(torch.from_numpy(e.features))
-    return Codes(e.z, e.labels, u.numpy())
+        return head(torch.from_numpy(h)).numpy()
 
 
 def path_of(data: str, method: str, seed: int) -> Path:
