@@ -6,9 +6,9 @@
 
 It measures every pair of what is finished in runs/ and not yet on record. studies/run.py makes it
 (seeds; dictionaries --rows "trained-*"), ../mnist1d/signals.py keep, and start.py. A row is a
-method, or a dictionary of SimCLR's features h, fitted as in ../dictionaries/ladder.py: with two
-seeds on one h ("-one"), and on the h of two trainings ("-two"). The plan says what is measured, and
-why. It needs scikit-learn.
+method, the features of one ("-h"), or a dictionary of SimCLR's features h, fitted as in
+../dictionaries/ladder.py: with two seeds on one h ("-one"), and on the h of two trainings ("-two").
+The plan says what is measured, and why. It needs scikit-learn.
 """
 
 import argparse
@@ -37,6 +37,7 @@ from sklearn.exceptions import ConvergenceWarning  # noqa: E402
 QUESTION = "seeds"
 DATA = {name: path for name, path in ladder.DATA.items() if "{seed}" in path}
 METHODS = "simclr", "ncl", "bayesncl", "ncl-topk", "lpjepa"
+OF_FEATURES = "simclr", "ncl"  # methods whose features h have a row, too
 DICTIONARIES = "sae", "k-means-of-h", "ica", "nmf"
 CUT = "sae", "nmf"  # dictionaries whose codes are cut at 0, as they are fitted
 RULES = {"": "top:0.1", "own_": "auto"}  # before a number's name: what is active
@@ -71,6 +72,7 @@ class Codes:
     z: np.ndarray
     labels: dict[str, np.ndarray]
     u: np.ndarray | None = None  # (N, K), z before it is cut at 0; None where it is not known
+    h: np.ndarray | None = None  # (N, D), the features; None where they are not kept
 
 
 def arbitrary_axes(e: Codes, seed: int) -> np.ndarray:
@@ -163,7 +165,14 @@ def read(path: Path) -> Codes | None:
     if not file.exists():
         return None
     e = interpret.read_embedding(path)
-    return Codes(e.z, e.labels, before_the_cut(path, e.features))
+    return Codes(e.z, e.labels, before_the_cut(path, e.features), e.features)
+
+
+@functools.lru_cache(maxsize=40)
+def features(path: Path) -> Codes | None:
+    """The features of a run or an .npz in the place of z; None where they are not kept."""
+    e = read(path)
+    return None if e is None or e.h is None else Codes(e.h, e.labels, e.h)
 
 
 def before_the_cut(path: Path, h: np.ndarray | None) -> np.ndarray | None:
@@ -223,6 +232,8 @@ def rows_of(data: str, root: str):
     """Yield a row's name, and a function that gives what it has of a seed."""
     for method in METHODS:
         yield method, lambda seed, method=method: read(path_of(data, method, seed))
+    for method in OF_FEATURES:
+        yield f"{method}-h", lambda seed, method=method: features(path_of(data, method, seed))
     for name in DICTIONARIES:
         of = functools.partial(dictionary, data, name, root=root)
         yield f"{name}-one", lambda seed, of=of: of(of_h=SEED_OF_H, seed=seed)

@@ -233,7 +233,7 @@ def kept(tmp_path, monkeypatch, draw):
             h_train, h = draw.exponential(size=(2, 300, 8)).astype(np.float32)
             arrays = dict(z=z, h=h, h_train=h_train, y=CLASSES)
             np.savez(tmp_path / f"{method}-{seed}.npz", **arrays)
-    for cached in match.read, match.network_of, match.dictionary:
+    for cached in match.read, match.features, match.network_of, match.dictionary:
         cached.cache_clear()
     return tmp_path / "seeds/records.jsonl"
 
@@ -246,6 +246,7 @@ def test_pairs_are_measured_once_and_read(kept):
         pairs.setdefault(row["row"], []).append(tuple(row["pair"]))
     of_three = [(1, 2), (1, 3), (2, 3)]
     expected = {"ncl": of_three, "simclr": [(1, 2)]}
+    expected |= {"ncl-h": of_three, "simclr-h": [(1, 2)]}
     for name in match.DICTIONARIES:
         expected |= {f"{name}-one": of_three, f"{name}-two": [(1, 2)]}
     assert pairs == expected
