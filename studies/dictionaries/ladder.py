@@ -6,10 +6,10 @@
 It measures what is finished in runs/ (studies/run.py makes it: dictionaries --rows "trained-*";
 ../mnist1d/signals.py keep; others.py) and not yet on record. A rung is a way to dimensions: the
 axes of an embedding, or a dictionary that anybody can fit to a network's features h or embedding z.
-All have as many dimensions, K: as NCL of the same seed has live ones; NMF at most as many as h, PCA
-and ICA twice as many, in halves. Each dimension is a list of the 1 % of the test images where it is
-largest, in rows of norm 1 (similarities to a cluster's centre or to an image: as they are). Leads
-over lists in z are of the rung's own codes. It needs scikit-learn.
+All have as many dimensions, K: as NCL of the same seed has live ones; NMF and the axes of h at most
+as many as h, PCA and ICA twice as many, in halves. Each dimension is a list of the 1 % of the test
+images where it is largest, in rows of norm 1 (similarities to a cluster's centre or to an image: as
+they are). Leads over lists in z are of the rung's own codes. It needs scikit-learn.
 """
 
 import argparse
@@ -158,7 +158,11 @@ def autoencoder(x_train, x, K, seed, active, frozen=False):
 
 
 def dictionaries(network: Network, K: int, seed: int, active: int):
-    """Yield each dictionary's name and how large its K dimensions are on the images, (N, K)."""
+    """Yield each dictionary's name and how large its K dimensions are on the images, (N, K).
+
+    The first are the axes of h itself, (N, d), which nobody has to fit.
+    """
+    yield "h", interpret.unit(network.h)
     h_train, h = centred(network.h_train, network.h)
     yield "pca", interpret.unit(pca(h_train, h, K, seed))
     yield "ica", interpret.unit(ica(h_train, h, K, seed))

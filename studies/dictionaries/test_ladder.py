@@ -39,9 +39,16 @@ def of_clusters():
 
 
 def test_every_dictionary_has_as_many_dimensions(of_clusters):
-    of_h = "pca", "ica", "nmf", "sae", "sae-frozen", "k-means-of-h", "images-of-h"
+    of_h = "h", "pca", "ica", "nmf", "sae", "sae-frozen", "k-means-of-h", "images-of-h"
     assert [*of_clusters] == [*of_h, "k-means-of-z", "images-of-z"]
     assert {found["live_dims"] for found in of_clusters.values()} <= {7, 8}
+
+
+def test_the_axes_of_h_are_measured_as_they_are(of_clusters):
+    network = planted(noise=0.05)
+    axes = ladder.unit(network.h)
+    expected = ladder.measure(axes, network, ladder.families_of_h(network), 8, seed=1)
+    assert of_clusters["h"] == expected
 
 
 @pytest.mark.parametrize("rung", ["k-means-of-h", "k-means-of-z"])
@@ -61,8 +68,8 @@ def test_what_is_on_record_is_not_measured_again(tmp_path, monkeypatch):
         np.savez(tmp_path / f"{method}-3.npz", **arrays)
     ladder.main(["planted", "--seeds", "3"])
     made = records.read("dictionaries")
-    assert len(made) == 11
+    assert len(made) == 12
     assert {record["settings"]["K"] for record in made} == {20}  # ten dimensions, each in halves
     monkeypatch.setattr(ladder, "measure", None)
     ladder.main(["planted", "--seeds", "3"])
-    assert len((tmp_path / "dictionaries/records.jsonl").read_text().splitlines()) == 11
+    assert len((tmp_path / "dictionaries/records.jsonl").read_text().splitlines()) == 12
