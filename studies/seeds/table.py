@@ -3,7 +3,14 @@
 import math
 import re
 
-from records import cell_of_pairs, jackknife_error, pairs_of, seeds_of, with_half
+from records import (
+    cell_of_pairs,
+    jackknife_error,
+    less_best_control,
+    pairs_of,
+    seeds_of,
+    with_half,
+)
 
 import numpy as np
 import pandas as pd
@@ -16,6 +23,14 @@ METHODS = {
     "BayesNCL": "bayesncl",
     "NCL + TopK": "ncl-topk",
     "LpJEPA": "lpjepa",
+}
+OTHERS = {  # what a reader would take instead, of SimCLR's features h
+    "h, SimCLR's": {"two h": "simclr-h"},
+    "h, NCL's": {"two h": "ncl-h"},
+    "autoencoder": {"one h": "sae-one", "two h": "sae-two"},
+    "k-means": {"one h": "k-means-of-h-one", "two h": "k-means-of-h-two"},
+    "ICA": {"one h": "ica-one", "two h": "ica-two"},
+    "NMF": {"one h": "nmf-one", "two h": "nmf-two"},
 }
 LESS_ROTATED = "matched_less_rotated"
 SHOWN = {  # heading: a number of a pair, digits, whether it is a difference
@@ -42,6 +57,18 @@ for label, data in DATA.items():
             line[heading] = cell_of_pairs(pairs_of(data, row, key), digits, is_difference)
         lines.append(line | {"n": len(seeds_of(pairs))})
 returned = pd.DataFrame(lines)
+
+# ---------------------------- axes of features, and dictionaries of those of one training or of two
+lines = []
+for name, rows in OTHERS.items():
+    line = {"less the best control": name}
+    for label, data in DATA.items():
+        for heading, row in rows.items():
+            if found := less_best_control(data, row):
+                n = len(seeds_of(found))
+                line[f"{label}, {heading} (n = {n})"] = cell_of_pairs(found, 3, True)
+    lines.append(line)
+others = pd.DataFrame(lines).fillna("–")
 
 # ------------------------------------------------- the same by each embedding's own rule
 NUMBERS = {
