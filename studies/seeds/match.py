@@ -2,7 +2,7 @@
 
     python studies/seeds/match.py shapes --seeds 1 2 3 4 5    and so for each of DATA
     python studies/seeds/match.py starts                      the trainings of start.py
-    python studies/report.py seeds                            fills the page
+    python studies/report.py                                  then fill the tables
 
 It measures every pair of what is finished in runs/ and not yet on record. studies/run.py makes it
 (seeds; dictionaries --rows "trained-*"), ../mnist1d/signals.py keep, and start.py. A row is a
