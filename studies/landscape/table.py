@@ -87,6 +87,12 @@ ROWS = [
         ("masks/SimCLR, dependent masks, sparsity #", 350),
         (MASKS, MASKS, None, None),
     ),
+    (
+        "contrastive: independent − dependent masks",
+        ("masks/contrastive, independent masks, sparsity #", 350),
+        ("masks/contrastive, dependent masks, sparsity #", 350),
+        (MASKS, MASKS, None, None),
+    ),
 ]
 
 
