@@ -19,6 +19,7 @@ OF_OTHERS = {
 }
 RUNGS = {  # a rung: its name in the records
     "SimCLR's axes": "simclr",
+    "axes of h": "h",
     "PCA of h": "pca",
     "ICA of h": "ica",
     "NMF of h": "nmf",
