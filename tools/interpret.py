@@ -50,11 +50,11 @@ To compare two embeddings, give both --active top:0.01: leads depend on n.
 --beside names another embedding of the same images, such as that of another seed. A dimension's
 partner there is the one whose strengths correlate most with its own over all images, where a
 strength is 0 on what is not active. Two dimensions are mutual partners if each is the other's.
-Controls are given, each on as many images as the dimension that it stands for, the mean of five
-draws: "rotated", the axes of the other z after a random rotation; random images of it as
-directions; where both have h, random directions of h in the place of both embeddings. Where one of
-these is as good, the axes do not come back, though the space may. The last is for a z that is cut
-at 0, such as NCL's: any axes that are cut may beat rotated ones, which are not.
+Controls stand in the place of both embeddings, each on as many images as the dimension that it
+stands for, the mean of five draws: "rotated", the axes of each z after a rotation of its own;
+random images, the same in both, as directions; where both have h, random directions of h.
+Dimensions come back if they beat all of these. Rotated axes alone say nothing of a z that is cut at
+0, such as NCL's: any axes that are cut may beat them, which are not.
 
 Distinct. Several dimensions may be active on the same images. Dimensions are counted as one where
 the Jaccard index of their lists, images of both over images of either, is 0.9 or more: going from
@@ -944,50 +944,47 @@ def partner_numbers(found: Partners) -> dict[str, float | None]:
     }
 
 
-def rivals(z: np.ndarray | Entries, b: Activations, rule: str):
-    """Yield controls of the live dimensions of z: a name, and lists as long as theirs.
+def controls_of_both(lists, zs, rules, hs=(None, None)):
+    """Yield controls in the place of two embeddings: a name, and two lists as long as theirs.
 
-    b: the lists of z by the rule; rotated: its axes after a rotation; images_in_z: directions of
-    random images. DRAWS of each, of more than LARGE dimensions one.
+    lists: of the embeddings zs by their rules
+    rotated: the axes of each after a rotation of its own; images_in_z: directions of random images,
+    the same in both, the longest lists first; directions_of_h: random directions of features hs, if
+    both are known. DRAWS of each, of more than LARGE dimensions one.
     """
-    n = b.n[b.n > 0]
+    lengths = [-np.sort(-own.n[own.n > 0]) for own in lists]
     families = {
-        "rotated": Rotation(unit(z), b),
-        "images_in_z": Family(Vectors(z), of_images=True),
+        "rotated": [Rotation(unit(z), own) for z, own in zip(zs, lists)],
+        "images_in_z": [Family(Vectors(z), of_images=True) for z in zs],
     }
-    draws = DRAWS if len(n) <= LARGE else 1
-    for seed in progress(range(1, draws + 1), "partners by chance, draws"):
-        for name, family in families.items():
-            yield name, family.lists(n, seed, rule == "nonzero")
+    if all(h is not None for h in hs):
+        families["directions_of_h"] = [Family(Vectors(h), of_images=False) for h in hs]
+    most = max(map(len, lengths))
+    draws = DRAWS if most <= LARGE else 1
+    for draw in progress(range(1, draws + 1), "partners by chance, draws"):
+        for name, both in families.items():
+            same = name == "images_in_z"
+            found = []
+            for i, (family, n, rule) in enumerate(zip(both, lengths, rules)):
+                of_most = np.resize(n, most) if same else n  # as many images of both
+                seed = draw if same else 2 * draw + i
+                of_seed = family.lists(of_most, seed, rule == "nonzero")
+                found.append(of_seed.only(np.arange(len(n))))
+            yield name, found
 
 
-def directions_of_both(a: Activations, b: Activations, hs: list[np.ndarray], rule: str):
-    """Yield controls of both: lists of random directions of features, as long as those of a and b.
+def compare(a: Activations, zs, rules=("auto", "auto"), hs=(None, None)):
+    """The partners of the dimensions of one embedding in another one of the same images.
 
-    hs: the features (N, d) of a and of b
+    a: the lists of the first of two embeddings zs by the first of the rules
+    They, the lists of the second, and the numbers of interpret.json: those of the partners, and
+    beside them, means over the draws, those of `controls_of_both`.
     """
-    families = [Family(Vectors(h), of_images=False) for h in hs]
-    for draw in range(DRAWS if max(a.K, b.K) <= LARGE else 1):
-        yield [
-            family.lists(lists.n[lists.n > 0], 2 * draw + i, rule == "nonzero")
-            for i, (family, lists) in enumerate(zip(families, (a, b)))
-        ]
-
-
-def compare(a: Activations, z: np.ndarray | Entries, rule: str = "auto", hs=(None, None)):
-    """The partners of the dimensions of a in another embedding z of the same images.
-
-    They, the lists of z, and the numbers of interpret.json: those of the partners, and beside them,
-    means over the draws, those of `rivals` and, with features hs, of `directions_of_both`.
-    """
-    b, rule = activations_of(z, rule)
+    b, rule = activations_of(zs[1], rules[1])
     found = partners(a, b)
     drawn = {}
-    for name, lists in rivals(z, b, rule):
-        drawn.setdefault(name, []).append(partner_numbers(partners(a, lists)))
-    if all(h is not None for h in hs):
-        for both in directions_of_both(a, b, hs, rule):
-            drawn.setdefault("directions_of_h", []).append(partner_numbers(partners(*both)))
+    for name, both in controls_of_both((a, b), zs, (rules[0], rule), hs):
+        drawn.setdefault(name, []).append(partner_numbers(partners(*both)))
     numbers = {"live_dims": int((b.n > 0).sum()), "active": rule}
     numbers["partners"] = partner_numbers(found)
     for name, several in drawn.items():
@@ -1340,9 +1337,9 @@ def describe_partners(title: str, numbers: dict, things="images") -> str:
     """How well dimensions come back in the embedding of --beside, and by chance, a line each."""
     rows = {
         f"partners in {title}": "partners",
-        "  in its axes rotated": "rotated",
-        f"  in random {things}": "images_in_z",
-        "  of random directions of h, in both": "directions_of_h",
+        "  of axes rotated in both": "rotated",
+        f"  of neighbours of random {things}, the same in both": "images_in_z",
+        "  of random directions of h in both": "directions_of_h",
     }
     lines = []
     for text, key in rows.items():
@@ -1846,7 +1843,8 @@ def main(argv=None):
     compared = {}
     if args.beside:
         hs = e.features, other.features
-        found, lists, compared = compare(findings.activations, other.z, args.active, hs)
+        rules = findings.rule, args.active
+        found, lists, compared = compare(findings.activations, (e.z, other.z), rules, hs)
         words = f"{describe_partners(other.title, compared, e.things)}\n\n{words}"
         more = partner_texts(found, lists)
         compared = {"beside": {"source": str(args.beside)} | compared}

@@ -509,21 +509,24 @@ def naive_lists(along, n, from_smallest):
     return np.where(on, abs(along - least), 0)
 
 
-def naive_rivals(z, rule, seed):
-    """Strengths (N, live) of rotated axes and of random images in the place of those of z."""
+def naive_rivals(z, h, rule, most, draw, i):
+    """Strengths (N, live) of controls in the place of the i-th embedding z, with h or without."""
     rule, active, values = naive_activity(z, rule)
-    n = active.sum(0)[active.any(0)]
+    n = -np.sort(-active.sum(0)[active.any(0)])
     live = np.flatnonzero(active.any(0))
     axes, places = np.unique(live % len(z.T), return_inverse=True)
+    seed = 2 * draw + i
     rows = z / np.linalg.norm(z, axis=1, keepdims=True).clip(1e-12)
-    draw = torch.Generator().manual_seed(seed)
-    square = torch.randn(len(axes), len(axes), generator=draw).double().numpy()
+    random = torch.Generator().manual_seed(seed)
+    square = torch.randn(len(axes), len(axes), generator=random).double().numpy()
     q, triangle = np.linalg.qr(square)
     along = rows[:, axes] @ (q * np.sign(np.diag(triangle)))
     rotated = (along - along.mean(0))[:, places] * np.where(live < len(z.T), 1, -1)
     if (values < 0).any():  # sparse with signs: both sides are active
         rotated = abs(rotated)
-    found = {"rotated": rotated, "images_in_z": naive_projections(z, len(n), seed, True)}
+    found = {"rotated": rotated, "images_in_z": naive_projections(z, most, draw, True)[:, : len(n)]}
+    if h is not None:
+        found["directions_of_h"] = naive_projections(h, len(n), seed, False)
     return {name: naive_lists(along, n, rule == "nonzero") for name, along in found.items()}
 
 
@@ -557,17 +560,16 @@ def test_partners_are_found_naively(tmp_path, monkeypatch, name, cells):
     assert {key: found.pop(key) for key in about} == about
     assert found.pop("partners") == close(expected)
     by_draw = collections.defaultdict(list)
-    for seed in 1, 2, 3, 4, 5:
-        for what, strengths in naive_rivals(other.astype(float), rule, seed).items():
-            by_draw[what].append(naive_partners(naive_correlations(abs(values), strengths))[0])
-        if features:
-            of_both = []
-            for i, (h, lists) in enumerate([(H_OF_Z, values), (DENSE_Z, others)]):
-                n = np.count_nonzero(lists, axis=0)
-                along = naive_projections(h.astype(float), (n > 0).sum(), 2 * seed - 2 + i, False)
-                of_both.append(naive_lists(along, n[n > 0], own_rule == "nonzero"))
-            pairs = naive_partners(naive_correlations(*of_both))[0]
-            by_draw["directions_of_h"].append(pairs)
+    most = max(values.any(0).sum(), live)
+    hs = (H_OF_Z.astype(float), DENSE_Z.astype(float)) if features else (None, None)
+    for draw in 1, 2, 3, 4, 5:
+        one, two = [
+            naive_rivals(x.astype(float), h, rule, most, draw, i)
+            for i, (x, h) in enumerate(zip((z, other), hs))
+        ]
+        for what in one:
+            pairs = naive_partners(naive_correlations(one[what], two[what]))[0]
+            by_draw[what].append(pairs)
     for what, draws in by_draw.items():
         mean = {key: np.nanmean([draw[key] for draw in draws]) for key in draws[0]}
         assert found.pop(what) == close(mean), what
@@ -619,10 +621,11 @@ def test_a_rotation_comes_back_as_rotated():
     z = draw.normal(size=(1000, 20)).astype(np.float32)
     turned = z @ np.linalg.qr(draw.normal(size=(20, 20)))[0]
     a, rule = interpret.activations_of(z, "top:0.1")
-    numbers = interpret.compare(a, turned, rule)[2]
+    numbers = interpret.compare(a, (z, turned), (rule, rule))[2]
     r, by_chance = [numbers[key]["correlation"] for key in ("partners", "rotated")]
     assert r == pytest.approx(by_chance, abs=0.02)
-    assert interpret.compare(a, z, rule)[2]["partners"]["correlation"] == pytest.approx(1)
+    again = interpret.compare(a, (z, z), (rule, rule))[2]
+    assert again["partners"]["correlation"] == pytest.approx(1)
 
 
 def test_a_dead_embedding_has_no_partners():

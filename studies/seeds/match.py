@@ -39,8 +39,9 @@ DATA = {name: path for name, path in ladder.DATA.items() if "{seed}" in path}
 METHODS = "simclr", "ncl", "bayesncl", "ncl-topk", "lpjepa"
 OF_FEATURES = "simclr", "ncl"  # methods whose features h have a row, too
 DICTIONARIES = "sae", "k-means-of-h", "ica", "nmf"
-CUT = "sae", "nmf"  # dictionaries whose codes are cut at 0, as they are fitted
+IMAGES = "images-of-h"  # the same training images in the place of a dictionary
 RULES = {"": "top:0.1", "own_": "auto"}  # before a number's name: what is active
+CONTROLS = {"rotated": "both_rotated", "images_in_z": "same_images"}  # their names on record
 BACK = 0.9  # a dimension comes back whose match has at least this correlation
 SEED_OF_H = 1  # of the training whose h is that of the rows "-one"
 
@@ -72,6 +73,7 @@ class Codes:
     z: np.ndarray
     labels: dict[str, np.ndarray]
     u: np.ndarray | None = None  # (N, K), z before it is cut at 0; None where it is not known
+    topk: int | None = None  # of TopK: how many of u an image keeps, of those above 0
     h: np.ndarray | None = None  # (N, D), the features; None where they are not kept
 
 
@@ -79,42 +81,41 @@ def arbitrary_axes(e: Codes, seed: int) -> np.ndarray:
     """z (N, live dimensions), had training found other axes: u, rotated at random, cut as z is.
 
     A z without negative numbers is cut: each new axis is above 0 on as many images as a live
-    dimension. Another one is u.
+    dimension; of TopK on as many as u is, and an image keeps the largest. Another one is u.
     """
     along = e.u @ stats.ortho_group.rvs(e.u.shape[1], random_state=seed)
     if e.z.min() < 0:
         return along
-    n = interpret.activations_of(e.z, "nonzero")[0].n
+    n = interpret.activations_of(e.u.clip(0) if e.topk else e.z, "nonzero")[0].n
     n = n[n > 0]
     along = along[:, : len(n)]
     descending = -np.sort(-along, axis=0)
     floor = descending[n.clip(max=len(along) - 1), np.arange(len(n))]
-    return (along - floor).clip(min=0)
+    z = (along - floor).clip(min=0)
+    if e.topk and e.topk < len(n):
+        least = -np.partition(-z, e.topk - 1, axis=1)[:, e.topk - 1, None]
+        z = np.where(z >= least, z, 0)
+    return z
 
 
 def compare(first: Codes, second: Codes, rule: str) -> dict[str, float]:
     """The numbers of a pair by one rule, without what is undefined.
 
-    live: of the two the mean; matched, above, back: see summary_of; rotated_matched,
-    images_in_z_matched and so on: the means over the draws of a control, in place of the second and
-    in place of the first; arbitrary_matched and so on: those of arbitrary_axes() in place of both;
-    matched_less_rotated and so on: the differences. lead_of_back: the lead over images in z of the
-    dimensions that come back, less the others', the mean over both embeddings; lead_of_back_full:
-    the same among the dimensions with the longest lists.
+    live: of the two the mean; matched, above, back: see summary_of; both_rotated_matched,
+    same_images_matched, arbitrary_matched and so on: the means over the draws of a control, see
+    interpret.controls_of_both and arbitrary_axes; matched_less_same_images and so on: the
+    differences. lead_of_back: the lead over images in z of the dimensions that come back, less the
+    others', the mean over both embeddings; lead_of_back_full: the same among the dimensions with
+    the longest lists.
     """
-    a, rule_a = interpret.activations_of(first.z, rule)
-    b, rule_b = interpret.activations_of(second.z, rule)
+    zs = first.z, second.z
+    (a, rule_a), (b, rule_b) = [interpret.activations_of(z, rule) for z in zs]
     of_a, of_b, r = match(a, b)
     own = summary_of(r)
     found = {"live": (np.count_nonzero(a.n) + np.count_nonzero(b.n)) / 2} | own
     drawn = {}
-    for lists, controls in (
-        (a, interpret.rivals(second.z, b, rule_b)),
-        (b, interpret.rivals(first.z, a, rule_a)),
-    ):
-        for name, control in controls:
-            _, _, of_control = match(lists, control)
-            drawn.setdefault(name, []).append(summary_of(of_control))
+    for name, both in interpret.controls_of_both((a, b), zs, (rule_a, rule_b)):
+        drawn.setdefault(CONTROLS[name], []).append(summary_of(match(*both)[2]))
     if first.u is not None and second.u is not None:
         for seed in range(interpret.DRAWS):
             axes = arbitrary_axes(first, 2 * seed), arbitrary_axes(second, 2 * seed + 1)
@@ -165,29 +166,32 @@ def read(path: Path) -> Codes | None:
     if not file.exists():
         return None
     e = interpret.read_embedding(path)
-    return Codes(e.z, e.labels, before_the_cut(path, e.features), e.features)
+    return Codes(e.z, e.labels, *before_the_cut(path, e.features), e.features)
 
 
 @functools.lru_cache(maxsize=40)
 def features(path: Path) -> Codes | None:
-    """The features of a run or an .npz in the place of z; None where they are not kept."""
+    """The features of a run in the place of z; None where they are not kept.
+
+    They are means over positions. Those of an .npz, on MNIST-1D, are cut at 0 and have no u.
+    """
     e = read(path)
-    return None if e is None or e.h is None else Codes(e.h, e.labels, e.h)
+    return None if e is None or e.h is None or path.suffix else Codes(e.h, e.labels, e.h)
 
 
-def before_the_cut(path: Path, h: np.ndarray | None) -> np.ndarray | None:
-    """What the head makes of h, (N, K), before it is cut at 0; None where it is not kept."""
+def before_the_cut(path: Path, h: np.ndarray | None) -> tuple[np.ndarray | None, int | None]:
+    """What the head makes of h, (N, K), before it is cut at 0, and its TopK; None: unknown, all."""
     if path.suffix == ".npz":
         with np.load(path) as arrays:
-            return arrays.get("u")
+            return arrays.get("u"), None
     if not (path / "checkpoint.pt").exists():
-        return None
-    _, model = run_folder.load_run(path)
+        return None, None
+    run, model = run_folder.load_run(path)
     head = model.eval().head
     if isinstance(head[-1], torch.nn.ReLU):  # of lpjepa.py
         head = head[:-1]
     with torch.no_grad():
-        return head(torch.from_numpy(h)).numpy()
+        return head(torch.from_numpy(h)).numpy(), getattr(run, "topk", None)
 
 
 def path_of(data: str, method: str, seed: int) -> Path:
@@ -208,6 +212,7 @@ def dictionary(data: str, name: str, of_h: int, seed: int, root: str) -> Codes |
     """The codes of the test images by a dictionary of SimCLR's h, of seed of_h; None without h, K.
 
     K is the number of NCL's live dimensions, of seed of_h; ICA and NMF have no more than h has.
+    IMAGES are the first K of an order that is the same for all seeds.
     """
     network = network_of(data, of_h, root)
     of_ncl = read(path_of(data, "ncl", of_h))
@@ -220,12 +225,15 @@ def dictionary(data: str, name: str, of_h: int, seed: int, root: str) -> Codes |
             return None
         h_train, h = ladder.unit(network.h_train), ladder.unit(network.h)
     fit = {"k-means-of-h": ladder.k_means, "ica": ladder.ica, "nmf": ladder.nmf}
-    if name == "sae":
+    if name == IMAGES:
+        order = np.random.default_rng(0).permutation(len(h_train))
+        codes = ladder.towards(h_train[order[:K]], h)
+    elif name == "sae":
         active = min(ladder.ACTIVE.get(data, ladder.MANY_ACTIVE), K)
         codes = ladder.autoencoder(h_train, h, K, seed, active)
     else:
         codes = fit[name](h_train, h, K, seed)
-    return Codes(codes, network.labels, None if name in CUT else codes)
+    return Codes(codes, network.labels)
 
 
 def rows_of(data: str, root: str):
@@ -238,6 +246,7 @@ def rows_of(data: str, root: str):
         of = functools.partial(dictionary, data, name, root=root)
         yield f"{name}-one", lambda seed, of=of: of(of_h=SEED_OF_H, seed=seed)
         yield f"{name}-two", lambda seed, of=of: of(of_h=seed, seed=seed)
+    yield IMAGES, lambda seed: dictionary(data, IMAGES, of_h=seed, seed=0, root=root)
 
 
 def start(method: str, key: str) -> Codes | None:
@@ -268,8 +277,8 @@ def measure_pair(data: str, row: str, first, second, read_one, done: set[str]) -
     record = {"run": run, "settings": settings | made_by, "interpret": numbers}
     with open(records.STUDIES / QUESTION / "records.jsonl", "a", encoding="utf-8") as file:
         file.write(json.dumps(record, separators=(",", ":")) + "\n")
-    less = numbers["matched_less_rotated"]
-    print(f"{run}: matched {numbers['matched']:.3f}, less rotated {less:+.3f}", flush=True)
+    less = numbers["matched_less_same_images"]
+    print(f"{run}: matched {numbers['matched']:.3f}, less images {less:+.3f}", flush=True)
 
 
 def on_record() -> set[str]:
