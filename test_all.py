@@ -2004,6 +2004,10 @@ def test_a_diverging_landscape_is_refused():
     assert "not finite in epoch 1" in refusal(lambda: sc.train(landscape(lr=1e30)))
 
 
+def test_noise_of_none_is_the_codes():
+    assert landscape(d=6, noise=[None, 0.5]).noise == [math.log(6) ** 0.5 / 6, 0.5]
+
+
 # ---- the experiments; test_studies.py has them beside the records
 def landscapes_of(command):
     """What a command line trains: "experiment: title", setting and what the paper reports."""
@@ -2027,12 +2031,20 @@ def test_table_1_has_the_layers_of_text_and_code():
         assert (s.head == "mlp") == (of_code and s.method == "simsiam")
 
 
-@pytest.mark.parametrize(
-    "factors",
-    [dict(d=13), dict(batch_size=41), dict(method="noncl", head="mlp"), dict(similarity="product")],
-    ids=str,
-)
-def test_factors_that_clash_are_refused(factors):
+NO_SETTINGS = [  # factors that clash, and names and values that there are not
+    dict(d=13),
+    dict(batch_size=41),
+    dict(method="noncl", head="mlp"),
+    dict(similarity="product"),
+    dict(warm=[None, 1.0]),
+    dict(keep=[0.5, 0.0]),
+    dict(activaton="relu"),
+    *[{name: "other"} for name in sc.CHOICES],
+]
+
+
+@pytest.mark.parametrize("factors", NO_SETTINGS, ids=str)
+def test_a_setting_that_cannot_be_is_refused(factors):
     with pytest.raises(AssertionError):
         landscape(**factors)
 
