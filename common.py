@@ -139,9 +139,10 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, file: str, doc: str, presets: dict[str, dict]):
+        what = "presets, by the name of the data set" if len(presets) > 1 else "defaults"
         super().__init__(
             description=doc,
-            epilog=f"The presets, by the name of the data set:\n\n{as_table(presets)}",
+            epilog=f"The {what}:\n\n{as_table(presets)}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             argument_default=argparse.SUPPRESS,
         )
@@ -191,6 +192,11 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv=None) -> argparse.Namespace:
         """The settings of a new run, or of the one that --resume names."""
+        rows = {*self.defaults, *self.presets["default"], *self.may_be_added, "help"}
+        for flag in self._actions:
+            known = flag.dest in rows or not flag.option_strings
+            assert known, f"{flag.dest} needs a row in PRESETS"
+            assert flag.default == argparse.SUPPRESS, f"{flag.dest} has its default in PRESETS"
         typed = vars(self.parse_args(argv))
         alone = not (os.environ.get("RANK") or os.environ.get("WORLD_SIZE"))
         text = "RANK or WORLD_SIZE is set, but not by torchrun: unset it, or start with torchrun"
@@ -924,7 +930,14 @@ def new_folder(path: Path, settings: dict, device: str) -> None:
         file.write(json.dumps(settings | made_by, indent=1).encode() + b"\n")
 
 
-METHODS = "simclr ncl bayesncl sparsehead simsiam nce mmncl lpjepa sae sparse_coding".split()
+def methods() -> list[str]:
+    """The programs beside this file that have its Parser: the methods, also under new names."""
+    found = []
+    for path in Path(__file__).parent.glob("*.py"):
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if "= common.Parser(__file__" in text and path.name != Path(__file__).name:
+            found.append(path.stem)
+    return sorted(found)
 
 
 def settings_of_run(run: Path) -> dict:
@@ -932,7 +945,8 @@ def settings_of_run(run: Path) -> dict:
     need((run / "config.json").exists(), f"{run} is no run: it has no config.json")
     settings = read_json(run / "config.json")
     method = settings.get("method")
-    need(method in METHODS, f"{run} is no run: its config.json names none of {', '.join(METHODS)}")
+    known = methods()
+    need(method in known, f"{run} is no run: its config.json names none of {', '.join(known)}")
     importlib.import_module(method).parser().check(settings, run)
     return settings
 

@@ -731,7 +731,7 @@ FIG7_END = {"min": {1.0: 0.85, 1.25: 0.85}}  # from .62, which is between the st
 OURS = {"min": None}  # the paper has nothing
 
 # Differs: in the scripts the non-contrastive model of Figures 1 and 2 ignores its flag for batch
-# normalisation, the contrastive one of Figure 1 has it (5.2.2 gives it to all, `fig1-script` tries
+# normalisation, the contrastive one of Figure 1 has it (5.2.2 gives it to all, `script-fig1` tries
 # it), Figure 5's starts cold, and Figure 7's has a predictor and no batch normalisation; here the
 # captions decide. Figure 7's caption has c = 2 and Eq. (6), its text normalised outputs and a start
 # at .62; here it has four values of c, and Eq. (6) with SReLU, Eq. (15), is among the variants.
@@ -806,7 +806,7 @@ EXPERIMENTS = {
         ("contrastive, dependent masks", CONTRASTIVE | DEPENDENT, OURS),  # Figures 1, 2's scripts
     ],
     # does Figure 1 hold with batch normalisation, and what of its script makes it hold?
-    "fig1-script": [
+    "script-fig1": [
         ("contrastive, one-hot, BN", FIG1_BN, OURS),
         ("the same, dependent masks", FIG1_BN | dict(masks="dependent"), OURS),
         ("the same, τ = .05", FIG1_BN | dict(temperature=0.05), OURS),

@@ -2792,6 +2792,25 @@ def test_what_cannot_be_used_is_refused(run_of, tiny, tmp_path, monkeypatch, fil
     assert [*map(contents_of, [tmp_path, *runs.values()])] == before
 
 
+def test_a_copied_method_has_runs_of_its_own(run_of, tmp_path, monkeypatch):
+    run = shutil.copytree(run_of("ncl"), tmp_path / "run")
+    settings = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps(settings | dict(method="my_ncl")))
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "names none of bayesncl, lpjepa" in refusal(lambda: common.settings_of_run(run))
+    shutil.copy(ncl.__file__, tmp_path / "my_ncl.py")
+    monkeypatch.setattr(common, "__file__", str(tmp_path / "common.py"))
+    assert common.settings_of_run(run)["method"] == "my_ncl"
+
+
+@pytest.mark.parametrize("name, default", [("lr", 1.0), ("l1", common.argparse.SUPPRESS)])
+def test_a_flag_has_its_default_in_presets(name, default):
+    flags = common.Parser("new.py", "", {"default": dict(lr=0.1)})
+    flags.add_argument(f"--{name}", type=float, default=default)
+    with pytest.raises(AssertionError, match=f"{name} .* PRESETS"):
+        flags.parse([])
+
+
 # ----------------------------------------------------------------------------- interruption, damage
 DEATHS = [  # one after the other, each of the run that the one before has left
     (common, "health", 2),  # in the second of the four steps of epoch 1

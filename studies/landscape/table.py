@@ -29,9 +29,9 @@ ROWS = [
     ),
     (
         "SimCLR − SimSiam, the paper's lengths",
-        ("budget/SimCLR, sparsity #", 200),
-        ("budget/SimSiam, sparsity #", 400),
-        BOTH,
+        ("masks/SimCLR, independent masks, sparsity #", 200),
+        ("masks/SimSiam, independent masks, sparsity #", 400),
+        (MASKS, MASKS, None, None),
     ),
     (
         "SimCLR − SimSiam",
