@@ -2470,6 +2470,7 @@ TINY = shapes.draw(240, 100)
 RELABELLED = {"tiny.npz": TINY | dict(y_test=TINY["y_test"][::-1])}
 WIDER = {"tiny.npz": ARRAYS | dict(x_train=X_TRAIN[:, 1:], x_test=X_TEST[:, 1:])}
 Z = np.eye(9, 3)
+COUNTED = np.stack([np.arange(20) % 3, np.arange(20)], 1)
 SAME = torch.zeros(1).expand(9, 3)  # a file of a kilobyte may say that they are a billion
 NOT_OURS = "is there, and not one that is written here"
 FLIPPED = saved({"z": torch.ones(9, 3)}).replace(b"\x80?", b"\x81?", 1)  # a bit of a number
@@ -2600,7 +2601,17 @@ REFUSED = {
         MEASURE,
         "(6, 9) looks like indices",
     ),
-    "two matrices": ({"e.npz": dict(a=Z, b=Z)}, MEASURE, "which array"),
+    "two matrices": ({"e.npz": dict(a=Z, b=Z)}, MEASURE, "which array; Save it as z"),
+    "a table's numbers of rows": (
+        {"e.npz": dict(z=COUNTED)},
+        MEASURE,
+        "column 1 of z is the row's",
+    ),
+    "a table's labels": (
+        {"e.npz": dict(z=COUNTED + 1, y=np.arange(1, 21))},
+        MEASURE,
+        "column 1 of z is the label y",
+    ),
     "images without class": (z_and(y=np.arange(9) - 1), MEASURE, "y has -1"),
     "few labels": (z_and(y=np.arange(8)), MEASURE, "9 rows; y has shape (8,)"),
     "one-hot rows": (z_and(y=np.eye(9)), MEASURE, "(9, 9); argmax"),

@@ -101,6 +101,7 @@ import os
 import secrets
 import sys
 import tempfile
+import textwrap
 import time
 import warnings
 import zipfile
@@ -1206,15 +1207,19 @@ FAMILIES = "directions_of_h", "directions_of_z", "images_in_h", "images_in_z"
 CONTROLS = "shuffled", *FAMILIES
 LABELS = {"": "class", "background_": "background"}
 LEGEND = """\
-active: dimensions active on an image; live: dimensions active on any image. Cons.: the share of the
-commonest class among a dimension's images, %; adj.: how far Cons. is above as many random images,
-of dimensions active on 0.1 % of the images or more. classes: how many are the commonest of some
-dimension. AP: how well a dimension's strength finds its best class, %. Cons., adj. and AP are means
-over live dimensions. best F1: of the best dimension for a class, judged on other images, mean over
-classes. Mono: how alike a dimension's images are. The rows below have, in the place of each
-dimension, as many images: of shuffled labels; those first along a random direction of the features
-h, or of z; the neighbours of a random image in h, or in z. (interpret.json and dimensions.csv hold
-more. To compare two embeddings, give both --active top:0.01.)"""
+active: dimensions active on an image; live: dimensions active on any image. Mono: how alike a
+dimension's images are."""
+OF_LABELS = """\
+Cons.: the share of the commonest class among a dimension's images, %; adj.: how far Cons. is
+above as many random images, of dimensions active on 0.1 % of the images or more. classes: how
+many are the commonest of some dimension. AP: how well a dimension's strength finds its best
+class, %. Cons., adj. and AP are means over live dimensions. best F1: of the best dimension for
+a class, judged on other images, mean over classes."""
+OF_ROWS = """\
+The rows below have, in the place of each dimension, as many images: of shuffled labels; those
+first along a random direction of the features h, or of z; the neighbours of a random image in
+h, or in z. (interpret.json and dimensions.csv hold more. To compare two embeddings, give both
+--active top:0.01.)"""
 
 
 def markdown(rows: list[list[str]]) -> str:
@@ -1336,7 +1341,7 @@ def describe(e: Embedding, findings: Findings) -> str:
 def describe_partners(title: str, numbers: dict, things="images") -> str:
     """How well dimensions come back in the embedding of --beside, and by chance, a line each."""
     rows = {
-        f"partners in {title}": "partners",
+        f"partners in {title} ({numbers['live_dims']:,} live, {numbers['active']})": "partners",
         "  of axes rotated in both": "rotated",
         f"  of neighbours of random {things}, the same in both": "images_in_z",
         "  of random directions of h in both": "directions_of_h",
@@ -1350,6 +1355,7 @@ def describe_partners(title: str, numbers: dict, things="images") -> str:
         above, mutual = (format_number(own[k], 0) for k in ("above", "mutual"))
         shares = f"above {ALIKE:g}: {above} %; mutual: {mutual} %, of correlation {r_mutual}"
         lines.append(f"{text}: correlation {r}, {shares}")
+    lines.append("  (they come back if they beat every line below the first)")
     return "\n".join(lines)
 
 
@@ -1442,6 +1448,7 @@ def check_embedding(e: Embedding) -> dict[str, np.ndarray]:
             print(f"{what} has one class, {y[0]}, so it is left out: dimensions tell nothing apart")
         else:
             labels[prefix] = y
+    check_columns(e.z, labels)
     for name, h in (e.judge_name or "the judge", e.judge), ("h", e.features):
         if h is not None:
             dense = not isinstance(h, Entries)
@@ -1456,6 +1463,22 @@ def check_embedding(e: Embedding) -> dict[str, np.ndarray]:
         images = np.shape(e.images)
         need(images[:1] == (e.N,), f"z has {e.N} rows, images has shape {images}")
     return labels
+
+
+def check_columns(z: np.ndarray | Entries, labels: dict[str, np.ndarray]) -> None:
+    """BadInput where a column of z (N, K) is a label or the row's number, as a table has them.
+
+    Of two classes a dimension may have the numbers, 0 and 1, in earnest.
+    """
+    if isinstance(z, Entries) or len(z) < 10:
+        return
+    known = {"the row's number": np.arange(len(z))}
+    for prefix, y in labels.items():
+        if y.dtype.kind in "iu" and y.max() > 1:
+            known[prefix.removesuffix("_") or "the label y"] = y
+    for what, column in known.items():
+        for k in np.flatnonzero((z[:100] == column[:100, None]).all(0)):
+            need(not np.array_equal(z[:, k], column), f"column {k} of z is {what}: leave it out")
 
 
 def need_same_images(e: Embedding, other: Embedding, path: Path) -> None:
@@ -1592,7 +1615,8 @@ def choose_array(arrays: dict, key: str, axes: int, path: Path, what: str):
         if len(a.shape) == axes or (axes == 1 and is_column):
             fitting.append(a)
     shapes = ", ".join(f"{name or 'array'} {a.shape}" for name, a in arrays.items())
-    need(len(fitting) == 1, f"{path}: which array is {what}? There are: {shapes or 'none'}")
+    text = f"which array is {what}? Save it as {key}; there are: {shapes or 'none'}"
+    need(len(fitting) == 1, f"{path}: {text}")
     return fitting[0]
 
 
@@ -1730,8 +1754,8 @@ def arrays_of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
     """Tensors as numpy arrays; bfloat16, which numpy lacks, as float32; sparse ones as Entries."""
     arrays = {}
     for key, tensor in tensors.items():
-        if key in ("names", "texts") and isinstance(tensor, (list, tuple)):
-            arrays[key] = np.array(tensor, str)
+        if isinstance(tensor, (list, tuple)) and {*map(type, tensor)} in ({int}, {str}):
+            arrays[key] = np.array(tensor)  # labels, names, texts
         if not isinstance(tensor, Tensor):  # an epoch, settings: what else a file may hold
             continue
         tensor = tensor.detach()
@@ -1848,7 +1872,9 @@ def main(argv=None):
         words = f"{describe_partners(other.title, compared, e.things)}\n\n{words}"
         more = partner_texts(found, lists)
         compared = {"beside": {"source": str(args.beside)} | compared}
-    table = f"{format_table(findings.numbers, findings.controls)}\n{LEGEND}"
+    of_labels = OF_LABELS if findings.labels else "Cons., adj. and F1 need --labels."
+    legend = textwrap.fill(f"{LEGEND} {of_labels} {OF_ROWS}", 100)
+    table = f"{format_table(findings.numbers, findings.controls)}\n{legend}"
     text = f"{worded(table, e.things)}\n\n{words}\n"
     record = {
         "source": str(args.source),

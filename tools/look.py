@@ -20,8 +20,8 @@ To use look.py elsewhere, copy interpret.py, image_files.py and look.html with i
 run_folder.py, and common.py in the folder above.
 
 look.html            dimensions, images, and the words that tools/words.py found: one offline file
-dimensions.csv       interpret.py's numbers, a row for each dimension, the most active first, in the
-                     place of the one that interpret.py may have written
+dimensions.csv       interpret.py's numbers, a row for each dimension, the most active first, unless
+                     interpret.py has written it here
 
 The page has the numbers of all dimensions, and pictures of the 2,000 with the largest F1 for a
 class, else MonoScore, else mean activation; with --dims 500 --by n of the 500 with the largest n.
@@ -892,7 +892,8 @@ def measure(source: Source, args: argparse.Namespace) -> None:
     source.findings = interpret.interpret(e, args.active)
     source.kept = of_most_interest(source.findings, args.dims, args.by)
     names = source.names.get("", {})
-    interpret.write_csv(source.folder / "dimensions.csv", source.findings, names)
+    if not (source.folder / "interpret.json").exists():  # its table would not fit to it
+        interpret.write_csv(source.folder / "dimensions.csv", source.findings, names)
 
 
 def write_page(source: Source, shown: list[Source], command: str) -> None:

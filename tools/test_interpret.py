@@ -592,7 +592,10 @@ def test_partners_are_found_naively(tmp_path, monkeypatch, name, cells):
             assert of_partner == close(of_all[k])
     assert not rows
     text = Path("out/interpret.txt").read_text(encoding="utf-8")
-    assert f"partners in b.npz: correlation {expected['correlation']:.2f}, above 0.7: " in text
+    first = (
+        f"partners in b.npz ({live} live, {own_rule}): correlation {expected['correlation']:.2f}"
+    )
+    assert first in text
     assert text.count("; mutual: ") == 3 + bool(features)
 
 
@@ -740,6 +743,7 @@ WRITTEN = {  # a file, how it is written
     "csc.npz": lambda path: scipy_sparse.save_npz(path, scipy_sparse.csc_array(Z_READ)),
     "coo.npz": lambda path: scipy_sparse.save_npz(path, scipy_sparse.coo_array(Z_READ)),
     "all.pt": lambda path: torch.save(ALL_READ | {"epoch": 3}, path),
+    "all, y a list.pt": lambda path: torch.save(ALL_READ | {"y": KIND_OF.tolist()}, path),
     "all.pth": lambda path: torch.save(ALL_READ, path, _use_new_zipfile_serialization=False),
     "bfloat16.PT": lambda path: torch.save(ALL_READ["z"].bfloat16(), path),
     "sparse.pt": lambda path: torch.save({"z": ALL_READ["z"].to_sparse()}, path),

@@ -575,6 +575,15 @@ def test_dimensions_with_pictures_are_the_largest(tmp_path, monkeypatch):
     assert "z.npz has n, mean, cons" in refusal("look.py z.npz --by mono")
 
 
+def test_a_table_of_interpret_stays_with_its_numbers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_files(".", {"z.npz": dict(z=sparse_z(40), y=KIND_OF)})
+    run_program("interpret.py z.npz --active top:0.1 --out out")
+    table = Path("out/dimensions.csv").read_bytes()
+    run_program("look.py z.npz --out out")
+    assert Path("out/dimensions.csv").read_bytes() == table
+
+
 def names_of(config, *args, **options):
     return look.class_names_of_run(Path("run"), config, *args, **options)[""]
 
