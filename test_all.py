@@ -2470,7 +2470,7 @@ TINY = shapes.draw(240, 100)
 RELABELLED = {"tiny.npz": TINY | dict(y_test=TINY["y_test"][::-1])}
 WIDER = {"tiny.npz": ARRAYS | dict(x_train=X_TRAIN[:, 1:], x_test=X_TEST[:, 1:])}
 Z = np.eye(9, 3)
-COUNTED = np.stack([np.arange(20) % 3, np.arange(20)], 1)
+COUNTED = np.stack([np.arange(20) % 3, np.arange(20)], 1) / 1.0
 SAME = torch.zeros(1).expand(9, 3)  # a file of a kilobyte may say that they are a billion
 NOT_OURS = "is there, and not one that is written here"
 FLIPPED = saved({"z": torch.ones(9, 3)}).replace(b"\x80?", b"\x81?", 1)  # a bit of a number
