@@ -42,7 +42,6 @@ TOOLS = "finetune", "robustness", "selection", "words"  # what each measured is 
 # A number that two of them have is the later one's.
 NUMBERS = "dimensions", "epoch", "final", "dictionaries", *TOOLS, "stability", "interpret"
 OF_CURVES = "loss", "spread"
-CONTROLS_OF_SEEDS = "arbitrary", "rotated", "images_in_z"  # of dimensions in another training
 # interpret.json's controls, and how the records have called them from the first on.
 CONTROLS = {
     "shuffled": "shuffled",
@@ -225,12 +224,6 @@ def pairs_of(data: str, row: str, key: str) -> dict[tuple, float]:
         if is_row and key in record["interpret"]:
             found[tuple(settings["pair"])] = record["interpret"][key]
     return found
-
-
-def less_best_control(data: str, row: str) -> dict[tuple, float]:
-    """The correlation of matched dimensions less that of the control that is best on average."""
-    found = [pairs_of(data, row, f"matched_less_{name}") for name in CONTROLS_OF_SEEDS]
-    return min(filter(None, found), key=lambda pairs: np.mean([*pairs.values()]), default={})
 
 
 def less(one: dict[tuple, float], other: dict[tuple, float]) -> dict[tuple, float]:
