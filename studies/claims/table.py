@@ -589,7 +589,7 @@ IN_SHORT_RUNS = "in a hundredth of the steps"
 OF_LANDSCAPE = [
     ("Theorem 1: bad optima without contrast, only permutations with it", "landscape",
      "2.1",
-     "a theorem", "tested for Eq. (A.17); for Eq. (9) only among W ≥ 0",
+     "a theorem", "tested for Eq. (A.17); Eq. (9): proved among W ≥ 0 alone",
      "in part: not for Eq. (9)"),
     ("the contrastive loss recovers the features, the other does not: symmetric latents",
      "landscape", "Fig. 1, 2", "high, low",

@@ -12,6 +12,7 @@ PAPER = "landscape-paper-figures"  # the paper's learning rate and epochs
 CODE = "landscape-findings"  # latents of the paper's code; with a ReLU drawn one by one
 TEXT = "landscape-findings-iid"  # latents of the paper's text
 MASKS = "landscape-masks"
+SMALL, LARGE = "landscape-lr-0.1", "landscape-lr-2"  # steps
 
 HEADINGS = "2 of 10", "3 of 10", "Pr = .1", "Pr = .3"
 SPARSITIES = "0.1", "0.3", "0.1", "0.3"
@@ -19,7 +20,7 @@ BOTH = CODE, CODE, TEXT, TEXT
 WARM = CODE, None, TEXT, None
 
 # A row: its label; A and B as sparse_coding.py names them, # being the sparsity; at which learning
-# rate × steps each is read, nearly always the last; a run for each heading
+# rate × steps each is read, nearly always the last; a run for each heading, or one for A, one for B
 ROWS = [
     (
         "contrastive − two networks, the paper's steps",
@@ -32,6 +33,12 @@ ROWS = [
         ("masks/SimCLR, independent masks, sparsity #", 200),
         ("masks/SimSiam, independent masks, sparsity #", 400),
         (MASKS, MASKS, None, None),
+    ),
+    (
+        "SimCLR: learning rate .1 − 2",
+        ("custom/custom, sparsity #", 200),
+        ("custom/custom, sparsity #", 200),
+        ((SMALL, LARGE), (SMALL, LARGE), None, None),
     ),
     (
         "SimCLR − SimSiam",
@@ -110,8 +117,9 @@ for label, (a, length_a), (b, length_b), runs in ROWS:
     for heading, sparsity, run in zip(HEADINGS, SPARSITIES, runs):
         line[heading] = "–"
         if run is not None:
-            of_a = minimum(run, a.replace("#", sparsity), length_a)
-            of_b = minimum(run, b.replace("#", sparsity), length_b)
+            run_a, run_b = run if isinstance(run, tuple) else (run, run)
+            of_a = minimum(run_a, a.replace("#", sparsity), length_a)
+            of_b = minimum(run_b, b.replace("#", sparsity), length_b)
             line[heading] = cell(of_a - of_b, 2, True)
             n = len(of_a)
     lines.append(line | {"n": n})

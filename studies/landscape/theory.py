@@ -143,7 +143,9 @@ def lowest_loss_9(d: int, keep: float, tau: float, log_partition, starts=32, ste
 def theorem_1b(d=FEATURES, keep=KEEP) -> list[dict]:
     """Permutations are the minima of the contrastive loss: searched among W of any sign.
 
-    It holds for Eq. (A.17), but for Eq. (9) only where (1 − α) exp τ ≤ d − α.
+    It holds for Eq. (A.17), but for Eq. (9) only where (1 − α) exp τ ≤ d − α. Among W ≥ 0 with
+    columns of norm 1 it holds for both: WᵀW has ones on the diagonal, and all that can be smaller
+    in the partition are its other entries, which are 0 for permutations alone.
     """
     permutation = torch.eye(d, dtype=torch.float64)
     rows = []
