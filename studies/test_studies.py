@@ -657,10 +657,10 @@ RENAMED = {"train_bias no": False, "train_bias yes": True, "batch_norm no": "non
 
 
 def typed_factors(settings):
-    """The factors of which a run had flags; --method was "loss"."""
+    """The factors of which an older run had flags; --method was "loss"."""
     found = {}
     for factor in sc.PAPER.keys() - {"seeds"}:
-        value = settings["loss" if factor == "method" else factor]
+        value = settings.get("loss" if factor == "method" else factor)
         if value is not None:
             found[factor] = RENAMED.get(f"{factor} {value}", value)
     return found
