@@ -53,8 +53,9 @@ strength is 0 on what is not active. Two dimensions are mutual partners if each 
 Controls stand in the place of both embeddings, each on as many images as the dimension that it
 stands for, the mean of five draws: "rotated", the axes of each z after a rotation of its own;
 random images, the same in both, as directions; where both have h, random directions of h.
-Dimensions come back if they beat all of these. Rotated axes alone say nothing of a z that is cut at
-0, such as NCL's: any axes that are cut may beat them, which are not.
+Dimensions come back if they beat all of these, also in how many have mutual partners: several may
+have one partner (studies/seeds matches one to one). Rotated axes alone say nothing of a z that is
+cut at 0, such as NCL's: any axes that are cut may beat them, which are not.
 
 Distinct. Several dimensions may be active on the same images. Dimensions are counted as one where
 the Jaccard index of their lists, images of both over images of either, is 0.9 or more: going from
@@ -1355,7 +1356,7 @@ def describe_partners(title: str, numbers: dict, things="images") -> str:
         above, mutual = (format_number(own[k], 0) for k in ("above", "mutual"))
         shares = f"above {ALIKE:g}: {above} %; mutual: {mutual} %, of correlation {r_mutual}"
         lines.append(f"{text}: correlation {r}, {shares}")
-    lines.append("  (they come back if they beat every line below the first)")
+    lines.append("  (they come back if they beat every line, in correlation and in mutual ones)")
     return "\n".join(lines)
 
 
