@@ -579,6 +579,8 @@ RELU = ", ReLU, {0, 1}"
 BUDGET_OF_SIMSIAM = "budget/SimSiam, sparsity 0.1"
 BUDGET_OF_TWO = "budget/non-contrastive, sparsity 0.1"
 ALIGNED, NOT_ALIGNED = "alignment/p=50, aligned columns", "alignment/p=50, random columns"
+FIGURE_1 = "script-fig1/contrastive, "
+DEPENDENT_1 = "script-fig1/the same, dependent masks"
 WARM_START = "fig4/warm start"
 WARM_PREDICTOR = "fig5/warm start, predictor"
 loss_of_bad = at_length("findings", BUDGET_OF_TWO, 200, "loss")
@@ -596,6 +598,12 @@ OF_LANDSCAPE = [
      "difference, " + two_levels("2 of 10", "3 of 10", "paper-figures",
                                  "fig2/contrastive", "fig2/non-contrastive"),
      "in part: with 3 of 10 not for every seed"),
+    ("the contrastive loss recovers them: one-hot latents, batch normalisation", "landscape",
+     "Fig. 1, 5.2.2", "high",
+     level("the text's independent masks", end("script-fig1", FIGURE_1 + "one-hot, BN"), 2) + "; "
+     + level("the script's dependent ones", end("script-fig1", DEPENDENT_1), 2) + "; "
+     + level("two networks", end("script-fig1", "script-fig1/non-contrastive, one-hot, BN"), 2),
+     "in part: on dependent masks"),
     ("the same with a ReLU and latents in {0, 1}", "landscape", "not in the paper", "none",
      "difference at lengths 350 and 200, "
      + two_levels("Pr = .1", "Pr = .3", "findings", f"variants/contrastive{RELU}",
