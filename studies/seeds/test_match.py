@@ -286,6 +286,16 @@ def test_pairs_are_measured_once_and_read(kept):
     assert records.less(ncl, simclr) == {(1, 2): ncl[1, 2] - simclr[1, 2]}
 
 
+def test_images_are_the_same_of_all_seeds(kept):
+    whole, few = [match.dictionary("shapes", match.IMAGES, h, 0, "data").z for h in (1, 2)]
+    with np.load(kept.parents[1] / "simclr-1.npz") as arrays:
+        h_train, h = [arrays[name] - arrays["h_train"].mean(0) for name in ("h_train", "h")]
+    chosen = h_train[np.random.default_rng(0).permutation(300)[: whole.shape[1]]]
+    lengths = np.linalg.norm(h, axis=1)[:, None] * np.linalg.norm(chosen, axis=1)
+    assert whole == pytest.approx(1 + h @ chosen.T / lengths, abs=1e-5)
+    assert few.shape == whole.shape
+
+
 def test_trainings_of_the_grid_are_told_apart(kept, tmp_path, monkeypatch):
     monkeypatch.setattr(start, "ROOT", tmp_path)
     common_of = {(1, 2): 6, (3, 2): 4, (1, 3): 2}  # dimensions that all have; of the others 6
