@@ -968,10 +968,10 @@ def controls_of_both(lists, zs, rules, hs=(None, None)):
             same = name == "images_in_z"
             found = []
             for i, (family, n, rule) in enumerate(zip(both, lengths, rules)):
-                of_most = np.resize(n, most) if same else n  # as many images of both
                 seed = draw if same else 2 * draw + i
-                of_seed = family.lists(of_most, seed, rule == "nonzero")
-                found.append(of_seed.only(np.arange(len(n))))
+                many = np.resize(n, most) if same else n  # of one number both draw the same images
+                drawn = family.lists(many, seed, rule == "nonzero")
+                found.append(drawn.only(np.arange(len(n))))
             yield name, found
 
 
