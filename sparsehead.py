@@ -7,6 +7,8 @@
     L = L_base(z1, z2) + λ ‖W‖₂,₁          W (K, n): the last linear layer of the head
     ‖W‖₂,₁ = Σ_j ‖W_:j‖₂                   a column of zeros: the loss ignores this feature
     n: the layer's inputs;  K: its outputs, z;  sg, below: stop-gradient
+But for vicreg's, the base losses hardly see the scale of z: the penalty also falls where W shrinks
+as a whole, which makes nothing sparse.
 
 L_base, of the embeddings z1, z2 of two views:
     simclr     NT-Xent with τ = 0.5 (Eq. 2)
@@ -20,13 +22,13 @@ p: a predictor's output for z; t: embeddings from a target network, a moving ave
 trained network.
 
 Song et al., "Towards the Sparseness of Projection Head in Self-Supervised Learning",
-arXiv 2307.08913, Eq. (2), (9), (12). The bases: BYOL, Grill et al., arXiv 2006.07733; Barlow
+arXiv 2307.08913, Eq. (2), (9), (13). The bases: BYOL, Grill et al., arXiv 2006.07733; Barlow
 Twins, Zbontar et al., 2103.03230; VICReg, Bardes et al., 2105.04906; W-MSE, Ermolov et al.,
 2007.06346; SwAV, Caron et al., 2006.09882; SSL-HSIC, Li et al., 2106.08320.
 
     python sparsehead.py                                    SimCLR + SparseHead, built-in data set
     python sparsehead.py --base byol --dataset cifar10      a row of the paper's Table 1
-    python sparsehead.py --sparse-weight 0 --head linear    the paper's Figure 1; also --head none
+    python sparsehead.py --sparse-weight 0 --head linear    as Figure 1 (there STL-10, d = K = 512)
     python tools/finetune.py runs/<run>                     Table 2: 1 % and 10 % of the labels
 
 What to expect of the first command: a linear probe of 65 % (59 to 69 with other seeds), after two
@@ -61,11 +63,17 @@ differ from the paper and from the bases' code, besides what common.py lists:
 15. SSL-HSIC is evaluated without moving averages of the weights.
 16. SparseHead on vicreg, wmse, swav and ssl-hsic, and --prox, are ours.
 17. The settings `shapes` and `default` are ours.
-18. LARS divides by ‖g‖ + decay · ‖w‖, as SwAV's does (Barlow Twins, VICReg: by ‖g + decay · w‖).
+18. LARS divides by ‖g‖ + decay · ‖w‖, as SwAV's does (the others: by ‖g + decay · w‖; SimCLR's has
+    the rate within its momentum).
+19. NT-Xent is a mean, as in (13) (Eq. 2: a sum). One head serves all batches, as in Section 6 (in
+    (13) each has its own).
+20. ImageNet has the bases' own optimizers and decay (7.1 can be read as Adam with 1e-6 for all).
+21. W-MSE's splits are the same in every step (its code: drawn anew).
 """
 
 import copy
 import math
+import sys
 
 import common
 
@@ -275,10 +283,9 @@ def wmse_loss(z1, z2, size=128, splits=1):
 def sinkhorn(scores, epsilon=0.05, iterations=3):
     """Soft assignment (N, P) of a batch to P prototypes, by their cosines, scores (N, P) (SwAV).
 
-    Rows sum to 1, columns to about N/P, as near to exp(scores / ε) as that allows. NaN where scores
-    lie so far apart that a row's exp are all 0.
+    Rows sum to 1, columns to about N/P, as near to exp(scores / ε) as that allows.
     """
-    scores = scores.float()  # exp of a difference over ε is too large for float16
+    scores = scores.float()  # exp(−2/ε) is 0 in float16
     Q = ((scores - scores.max()) / epsilon).exp()
     for _ in range(iterations):
         Q = Q / Q.sum(0)
@@ -595,7 +602,9 @@ def optimizer_of(model, args):
 
 
 def main(argv=None):
-    first_look, _ = parser().parse_known_args(argv)  # the presets depend on --base
+    words = sys.argv[1:] if argv is None else argv
+    asked = [word for word in words if word not in ("-h", "--help")]
+    first_look, _ = parser().parse_known_args(asked)  # the presets depend on --base
     args = parser(getattr(first_look, "base", "simclr")).parse(argv)
     sparse = args.head != "none" or not args.sparse_weight
     common.need(sparse, "--head none has no linear layer to make sparse: add --sparse-weight 0")
@@ -651,7 +660,7 @@ def main(argv=None):
             loss = base_loss(z1, z2, *others)
             penalty = 0.0
             if W is not None and not args.prox:
-                penalty = args.sparse_weight * l21_norm(W)  # Eq. (12)
+                penalty = args.sparse_weight * l21_norm(W)  # of (13)
 
             optimizer.zero_grad()
             (loss + penalty).backward()

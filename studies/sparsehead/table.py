@@ -14,6 +14,7 @@ HEADINGS = {
     "rank of z": ("rank_embedding", 1),
     "unused, %": ("100 * unused_columns", 0),
     "ln ratio of z": ("log(min_max_embedding)", 2),
+    "ln ‖W‖₂,₁": ("log(l21)", 1),
 }
 
 with_and_without = {}
@@ -63,7 +64,7 @@ stronger = table(
         "`--prox`, λ = 3": f"{SIMCLR}-prox-3 − {SIMCLR}-plain",
         "`--prox`, λ = 10": f"{SIMCLR}-prox-10 − {SIMCLR}-plain",
     },
-    ["LP@1", "5-NN", "unused, %", "ln ratio of z"],
+    ["LP@1", "5-NN", "unused, %", "ln ‖W‖₂,₁", "ln ratio of z"],
     HEADINGS,
 )
 stronger = stronger.rename(columns={"": "SimCLR, difference from λ = 0"})
