@@ -11,14 +11,14 @@ prints: skip it at first. --seed draws the weights (in each method's main), an e
 random directions always have seed 0.
 
 Where all methods differ from their authors' code:
-1. The CIFAR stem has padding 1 (NCL: 2).
+1. The CIFAR stem has padding 1 (NCL, LpJEPA: 2).
 2. Views are torchvision's operators on floats (theirs: PIL's on bytes, with a box blur; NCL on
    ImageNet-100: DALI's).
 3. ImageNet's images are stored as squares of 256 pixels, cut from their centres: no crop sees the
    margins. They are turned as their EXIF data say.
 4. Inputs are (x − 0.5) / 0.25 for every data set.
 5. The probe is convex and solved, not trained; neighbours are by cosine (SparseHead: Euclidean).
-6. The network is trained in bf16 where that is faster, else in fp32 (NCL: fp16).
+6. The network is trained in bf16 where that is faster, else in fp32 (NCL, LpJEPA: fp16).
 7. Rates and momenta change with every step (some: every epoch), and the warm-up begins near 0 (NCL:
    at a rate of 3e-5, and it reaches the peak a step earlier).
 8. Under torchrun on CPUs, each process has its own BatchNorm.

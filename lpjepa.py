@@ -12,7 +12,7 @@
 The lower μ, the sparser: the loss aims at a share P(ε > −μ) of active entries, but does not enforce
 it. In hundreds of dimensions random projections are nearly normal, so SW₂² compares means and
 covariances and is almost blind to the shape. But z, like the targets, is the output of a ReLU, so
-the share still follows μ, though not exactly.
+the share still follows μ: in our runs from half of what it aims at to four times as much.
 
 Kuang, Dagade, Rudner, Balestriero, LeCun, "Rectified LpJEPA: Joint-Embedding Predictive
 Architectures with Sparse and Maximum-Entropy Representations", ICML 2026, arXiv 2602.01456.
@@ -22,12 +22,13 @@ The recipe is that of the authors' CIFAR-100 script.
     python lpjepa.py --mu -2                 aims at 3 % active entries instead of 10 %
     python lpjepa.py --dataset cifar100      the authors' recipe, 1000 epochs
 
-What to expect of the first command: a linear probe of 69 % and 6 % active entries (seed 1).
+What to expect of the first command: a linear probe of 69 % (67 to 71 with other seeds) and 5 or 6 %
+active entries.
 
 Where we differ from the authors' code, besides what common.py lists:
 1. No solarisation (theirs: a tenth of the views).
 2. One strength of jitter for all colours (theirs: saturation 0.2).
-3. Under torchrun all processes draw the same directions and targets.
+3. The distance is computed in float32 (theirs: fp16, the targets, too).
 4. ε is Laplace or Gaussian (theirs: any density ∝ exp(−|ε/σ|^p / p), these being p = 1 and 2).
 5. The settings `shapes` and `default` are ours.
 """
@@ -231,6 +232,8 @@ def main(argv=None):
         metrics, h, z = common.evaluate(model, data, args)
         expected = expected_active(args.mu, args.noise)
         run.finish(metrics | dict(expected_act=expected), h, z)
+        active = (z > 0).float().mean().item()
+        print(f"active entries: {100 * active:.1f} %; μ aims at {100 * expected:.1f} %")
 
 
 if __name__ == "__main__":

@@ -16,14 +16,15 @@ rep_relu only the gradient differs.
 
     python nce.py                            the built-in data set, on a laptop
     python nce.py --head mlp                 with a projector, where it differs from --loss ce
-    python nce.py --dataset imagenet100      the paper's Fig. 4, where relu makes it cross-entropy
+    python nce.py --dataset imagenet100 --weights non-negative      the paper's Fig. 4
 
 What to expect of the first command: a linear probe of 99.5 % (labels train the network), after a
 minute on one CPU core with bf16.
 
 Where we differ from the paper, besides what common.py lists:
 1. It has no code for NCE: the recipe is ours, the usual one of supervised training.
-2. It does not say whether σ₊ is applied to the class weights too: --weights.
+2. In its repository's issue 2 a reader takes σ₊ to be applied to the class weights, too, and its
+   author does not object: --weights non-negative. Here they are free.
 """
 
 import common
@@ -110,6 +111,8 @@ class NCE(nn.Module):
         self.head = projection_head(args.head, d, args.head_hidden, K)
         self.classifier = nn.Linear(K, args.classes, bias=False)
         kind = "none" if args.loss == "ce" else args.activation
+        if args.weights == "non-negative" and kind == "relu":
+            self.classifier.weight.data.abs_()  # below 0 they would have no gradient
         self.activation = ACTIVATIONS[kind]
         self.weights = args.weights
 
@@ -144,8 +147,8 @@ def parser():
         help="of the classes; non-negative: through σ₊",
     )
     add("--head", choices=["none", "mlp", "linear"], help="projector (the paper's Fig. 4 has none)")
-    add("--head-hidden", type=count, help="its hidden units")
-    add("--head-out", type=count, help="its outputs K")
+    add("--head-hidden", type=count, help="its hidden units (with --head)")
+    add("--head-out", type=count, help="its outputs K (with --head)")
     add("--activation", choices=ACTIVATIONS, help="σ₊ of --loss nce")
     return flags
 

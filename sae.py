@@ -65,6 +65,8 @@ BatchTopK of bartbussmann), from dictionary_learning of saprmarks, which has bot
 13. Batches have 256 images (O: 131,072 inputs; B: 4,096), in float32 (O: fp16).
 14. The third term uses the pairs of 256 images (M: 2,048), so that a unit is active on few of them.
     If on exactly two, it learns nothing, because their cosine is its MonoScore.
+    M's first term is ‖e‖² / ‖x‖² of each image, with x not centred: its λ acts like a threefold
+    one here.
 15. A unit counts in it only if its pairs weigh 0.01 or more, and activations are divided by at
     least 0.001 (M: 1e-8 for both, below float32's rounding).
 """

@@ -314,6 +314,15 @@ NO_LOSS = [  # for what these need there is too little, or it has too many axes
 ]
 
 
+def test_no_class_weight_begins_without_gradient():
+    flags = "--weights non-negative --head mlp --activation"
+    for activation in "relu", "rep_relu":
+        args = nce.parser().parse(f"{flags} {activation}".split())
+        args.classes = 5
+        W = nce.NCE(args).classifier.weight
+        assert (W < 0).any() == (activation == "rep_relu")
+
+
 @pytest.mark.parametrize("loss, inputs", [(loss, inputs) for loss, *inputs in NO_LOSS])
 def test_too_little_has_no_loss(loss, inputs):
     with pytest.raises(AssertionError):

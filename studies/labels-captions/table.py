@@ -9,6 +9,8 @@ labels = table(
     {
         "projector, built-in data": f"{SHAPES}nce-mlp − {SHAPES}ce-mlp",
         "projector, CIFAR-10": f"{CIFAR}nce-mlp − {CIFAR}ce-mlp",
+        "class weights ≥ 0, too, built-in data": f"{SHAPES}nce-mlp-weights − {SHAPES}ce-mlp",
+        "class weights ≥ 0, too, CIFAR-10": f"{CIFAR}nce-mlp-weights − {CIFAR}ce-mlp",
         "no projector, built-in data": f"{SHAPES}nce − {SHAPES}ce",
         "no projector, CIFAR-10": f"{CIFAR}nce − {CIFAR}ce",
     },
