@@ -50,17 +50,16 @@ for label, data in DATA.items():
 returned = pd.DataFrame(lines)
 
 # ---------------------------- axes of features, and dictionaries of those of one training or of two
-lines = []
-for name, rows in OTHERS.items():
-    line = {"matched": name}
-    for label, data in DATA.items():
-        for heading, row in rows.items():
-            if found := pairs_of(data, row, "matched"):
-                n = len(seeds_of(found))
-                line[f"{label}, {heading} (n = {n})"] = cell_of_pairs(found, 2, False)
-    lines.append(line)
-others = pd.DataFrame(lines)
-others = others[["matched", *sorted(others.columns[1:])]].fillna("–")
+others = pd.DataFrame({"matched": [*OTHERS]})
+for label, data in DATA.items():
+    for heading in "one h", "two h":
+        found = {
+            name: pairs_of(data, rows.get(heading), "matched") for name, rows in OTHERS.items()
+        }
+        sizes = {len(seeds_of(pairs)) for pairs in found.values()} - {0}
+        if sizes:
+            cells = [cell_of_pairs(pairs, 2, False) for pairs in found.values()]
+            others[f"{label}, {heading} (n = {max(sizes)})"] = cells
 
 # ------------------------------------------------- the same by each embedding's own rule
 NUMBERS = {
@@ -94,7 +93,7 @@ for label, data in DATA.items():
             line["the same images"] = cell_of_pairs(by_chance, 2, False)
             line["lead"] = cell_of_pairs(lead, 1, True)
             full = pairs_of(data, row, f"{prefix}lead_of_back_full")
-            line["full lists"] = cell_of_pairs(full, 1, True)
+            line["lead, longest lists"] = cell_of_pairs(full, 1, True)
             line["of pairs"] = f"{len(lead)} of {len(back)}"  # in the others none comes back
             lines.append(line | {"n": len(seeds_of(back))})
 trusted = pd.DataFrame(lines)
