@@ -361,7 +361,7 @@ OF_NCL = [
      "supported"),
     ("dimensions are purer than the neighbours of random images in z, on 1 %", "dictionaries",
      "not in the paper", "none", on_ladder("over images in z", "mnist1d", "MNIST-1D"),
-     "inconclusive"),
+     "supported"),
     ("the same on built-in objects", "dictionaries", "not in the paper",
      "none", on_ladder("over images in z", "shapes", "built-in"), "supported"),
     ("the same at the papers' length", "dictionaries", "not in the paper",
