@@ -16,15 +16,15 @@ rep_relu only the gradient differs.
 
     python nce.py                            the built-in data set, on a laptop
     python nce.py --head mlp                 with a projector, where it differs from --loss ce
-    python nce.py --dataset imagenet100 --weights non-negative      the paper's Fig. 4
+    python nce.py --dataset imagenet100 --weights non-negative      perhaps the paper's Fig. 4
 
 What to expect of the first command: a linear probe of 99.5 % (labels train the network), after a
 minute on one CPU core with bf16.
 
 Where we differ from the paper, besides what common.py lists:
 1. It has no code for NCE: the recipe is ours, the usual one of supervised training.
-2. In its repository's issue 2 a reader takes σ₊ to be applied to the class weights, too, and its
-   author does not object: --weights non-negative. Here they are free.
+2. σ₊ may be meant for the class weights, too, as a reader supposes, unopposed, in issue 2 of its
+   repository: --weights non-negative. Here they are free.
 """
 
 import common
@@ -147,8 +147,8 @@ def parser():
         help="of the classes; non-negative: through σ₊",
     )
     add("--head", choices=["none", "mlp", "linear"], help="projector (the paper's Fig. 4 has none)")
-    add("--head-hidden", type=count, help="its hidden units (with --head)")
-    add("--head-out", type=count, help="its outputs K (with --head)")
+    add("--head-hidden", type=count, help="its hidden units (of mlp)")
+    add("--head-out", type=count, help="its outputs K (of mlp, linear)")
     add("--activation", choices=ACTIVATIONS, help="σ₊ of --loss nce")
     return flags
 

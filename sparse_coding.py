@@ -102,7 +102,6 @@ CHOICES = dict(  # what the factors that are words may be
     head={"none", "linear", "mlp"},
     similarity={"cosine", "product"},
     batch_norm={"plain", "affine", "none"},
-    activation={"srelu", "relu", "one-sided"},
     normalise={"none", "rows", "columns"},
     warm_columns={"random", "aligned"},
     latents={"authors", "iid", "zero-one", "one-hot"},
@@ -149,8 +148,8 @@ def latents(kind: str, n: int, d: int, sparsity: float, random: torch.Generator)
     zero-one    each is 1 with probability Pr, else 0
     Of the last two a z of zeros alone is drawn again.
     """
-    # Differs: the text's latents are iid, the code's, for d = 10, have one −1 and one +1 for Pr .1
-    # and .2, whose rows of Table 1 differ nevertheless, and two −1 and one +1 for .3. In the code
+    # Differs: the text's latents are iid. The code's, for d = 10, have one −1 and one +1 for Pr .1,
+    # two −1 and one +1 for .3; .2 is the same as .1, though Table 1 has a row for each. In the code
     # one-hot is −1 in some data sets.
     if kind in ("authors", "one-hot"):
         order = torch.rand(d, n, generator=random).argsort(0)  # a permutation for each sample
@@ -857,7 +856,7 @@ def setting(factors: dict, given: dict, paper: bool) -> SimpleNamespace:
     chosen |= factors | given
     unknown = chosen.keys() - PAPER.keys() - {"by", "two_rows", "fast"}
     assert not unknown, f"no factors: {unknown}"
-    for name, known in CHOICES.items():
+    for name, known in (CHOICES | dict(activation=ACTIVATIONS)).items():
         assert chosen[name] in known, f"{name} is {chosen[name]!r} and not one of {known}"
     if "seeds" in factors:
         chosen["seeds"] = factors["seeds"]  # a part of the question

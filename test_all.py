@@ -2048,7 +2048,7 @@ NO_SETTINGS = [  # factors that clash, and names and values that there are not
     dict(warm=[None, 1.0]),
     dict(keep=[0.5, 0.0]),
     dict(activaton="relu"),
-    *[{name: "other"} for name in sc.CHOICES],
+    *[{name: "other"} for name in (*sc.CHOICES, "activation")],
 ]
 
 

@@ -53,9 +53,9 @@ strength is 0 on what is not active. Two dimensions are mutual partners if each 
 Controls stand in the place of both embeddings, each on as many images as the dimension that it
 stands for, the mean of five draws: "rotated", the axes of each z after a rotation of its own;
 random images, the same in both, as directions; where both have h, random directions of h.
-Dimensions come back if they beat all of these, also in how many have mutual partners: several may
-have one partner (studies/seeds matches one to one). Rotated axes alone say nothing of a z that is
-cut at 0, such as NCL's: any axes that are cut may beat them, which are not.
+Dimensions come back better than what costs nothing if they beat all of these, also in how many have
+mutual partners: several may have one partner (studies/seeds matches one to one). Rotated axes alone
+say nothing of a z that is cut at 0, such as NCL's: any axes that are cut may beat them.
 
 Distinct. Several dimensions may be active on the same images. Dimensions are counted as one where
 the Jaccard index of their lists, images of both over images of either, is 0.9 or more: going from
@@ -969,18 +969,18 @@ def controls_of_both(lists, zs, rules, hs=(None, None)):
             found = []
             for i, (family, n, rule) in enumerate(zip(both, lengths, rules)):
                 seed = draw if same else 2 * draw + i
-                many = np.resize(n, most) if same else n  # of one number both draw the same images
+                many = np.resize(n, most) if same else n  # so that both draw the same images
                 drawn = family.lists(many, seed, rule == "nonzero")
                 found.append(drawn.only(np.arange(len(n))))
             yield name, found
 
 
-def compare(a: Activations, zs, rules=("auto", "auto"), hs=(None, None)):
+def compare(a: Activations, zs, rules, hs=(None, None)):
     """The partners of the dimensions of one embedding in another one of the same images.
 
-    a: the lists of the first of two embeddings zs by the first of the rules
-    They, the lists of the second, and the numbers of interpret.json: those of the partners, and
-    beside them, means over the draws, those of `controls_of_both`.
+    a: the lists of zs[0] by rules[0], which is not auto
+    Returns the partners, the lists of zs[1], and the numbers of interpret.json: those of the
+    partners and, means over the draws, of `controls_of_both`.
     """
     b, rule = activations_of(zs[1], rules[1])
     found = partners(a, b)
@@ -1356,7 +1356,7 @@ def describe_partners(title: str, numbers: dict, things="images") -> str:
         above, mutual = (format_number(own[k], 0) for k in ("above", "mutual"))
         shares = f"above {ALIKE:g}: {above} %; mutual: {mutual} %, of correlation {r_mutual}"
         lines.append(f"{text}: correlation {r}, {shares}")
-    lines.append("  (they come back if they beat every line, in correlation and in mutual ones)")
+    lines.append("  (they add something if they beat every line, also in how many are mutual)")
     return "\n".join(lines)
 
 
@@ -1752,11 +1752,15 @@ def read_torch(path: Path) -> dict[str, np.ndarray | Entries]:
 
 
 def arrays_of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
-    """Tensors as numpy arrays; bfloat16, which numpy lacks, as float32; sparse ones as Entries."""
+    """Tensors as numpy arrays; bfloat16, which numpy lacks, as float32; sparse ones as Entries.
+
+    Lists of labels, names and texts become arrays, too.
+    """
     arrays = {}
     for key, tensor in tensors.items():
-        if isinstance(tensor, (list, tuple)) and {*map(type, tensor)} in ({int}, {str}):
-            arrays[key] = np.array(tensor)  # labels, names, texts
+        of_images = key in ("y", "background", "names", "texts")
+        if of_images and isinstance(tensor, (list, tuple)):
+            arrays[key] = np.array(tensor)
         if not isinstance(tensor, Tensor):  # an epoch, settings: what else a file may hold
             continue
         tensor = tensor.detach()

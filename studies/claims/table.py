@@ -428,7 +428,7 @@ OF_NCL = [
      "seeds", "not in the paper", "none", come_back("ncl", "arbitrary"),
      "in part: not on CIFAR-10"),
     ("they come back more than the neighbours of the same random images", "seeds",
-     "not in the paper", "none", come_back("ncl", "same_images"), "not supported"),
+     "not in the paper", "none", come_back("ncl", "same_images"), "in part: on MNIST-1D"),
     ("Theorem 2: NCL is a non-negative factorisation", "ncl", "abstract",
      "a theorem", "tested to 1e-15, for the spectral loss, not NT-Xent", "holds"),
     ("Theorems 4, 5: with one-hot latents the solution is unique up to order", "ncl", "abstract",

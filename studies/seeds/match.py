@@ -6,9 +6,10 @@
 
 It measures every pair of what is finished in runs/ and not yet on record. studies/run.py makes it
 (seeds; dictionaries --rows "trained-*"), ../mnist1d/signals.py keep, and start.py. A row is a
-method, the features of one ("-h"), or a dictionary of SimCLR's features h, fitted as in
-../dictionaries/ladder.py: with two seeds on one h ("-one"), and on the h of two trainings ("-two").
-The plan says what is measured, and why. It needs scikit-learn.
+method, the features of one ("-h"), training images as directions of h ("images-of-h"), or a
+dictionary of SimCLR's features h, fitted as in ../dictionaries/ladder.py: with two seeds on one h
+("-one"), and on the h of two trainings ("-two"). The plan says what is measured, and why. It needs
+scikit-learn.
 """
 
 import argparse
@@ -173,14 +174,14 @@ def read(path: Path) -> Codes | None:
 def features(path: Path) -> Codes | None:
     """The features of a run in the place of z; None where they are not kept.
 
-    They are means over positions. Those of an .npz, on MNIST-1D, are cut at 0 and have no u.
+    They are means over positions. Those of an .npz, on MNIST-1D, are cut at 0 and have no row.
     """
     e = read(path)
     return None if e is None or e.h is None or path.suffix else Codes(e.h, e.labels, e.h)
 
 
 def before_the_cut(path: Path, h: np.ndarray | None) -> tuple[np.ndarray | None, int | None]:
-    """What the head makes of h, (N, K), before it is cut at 0, and its TopK; None: unknown, all."""
+    """What the head makes of h, (N, K), before the cut at 0, None if unknown; its TopK or None."""
     if path.suffix == ".npz":
         with np.load(path) as arrays:
             return arrays.get("u"), None
