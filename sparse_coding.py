@@ -695,10 +695,11 @@ PREDICTOR = dict(method="noncl", head="linear")
 # Pr(z_i ≠ 0). At d = 10 the authors' latents for .2 are those for .1.
 LEVELS = dict(sparsity=[0.1, 0.3])
 AUTHORS = dict(batch_norm="affine", activation="one-sided")  # the code's layers, not the text's
-ONE_HOT = dict(latents="one-hot", batch_norm="none")
+ONE_HOT_BN = dict(latents="one-hot")
+ONE_HOT = ONE_HOT_BN | dict(batch_norm="none")
 FAST_FIG1 = dict(fast=dict(lr=0.05, epochs=600))  # lr × steps 210; lr .5 kills neurons
 FAST_FIG1_NONCL = dict(fast=dict(lr=0.05, epochs=1000))  # lr × steps 200
-FIG1_BN = CONTRASTIVE | dict(latents="one-hot", batch_norm="plain") | FAST_FIG1
+FIG1_BN = CONTRASTIVE | ONE_HOT_BN | FAST_FIG1
 WARM = dict(warm=1.0)
 FIG7 = NONCL | dict(p=20, d=20, m=20)
 FOUR_C = dict(warm=[1.0, 1.25, 1.5, 2.0])
@@ -816,7 +817,7 @@ EXPERIMENTS = {
             FIG1_BN | AUTHORS | dict(masks="dependent", temperature=0.05),
             OURS,
         ),
-        ("non-contrastive, one-hot, BN", FIG1_BN | NONCL | FAST_FIG1_NONCL, OURS),
+        ("non-contrastive, one-hot, BN", NONCL | ONE_HOT_BN | FAST_FIG1_NONCL, OURS),
         ("contrastive, one-hot, no BN", CONTRASTIVE | ONE_HOT | FAST_FIG1, OURS),
     ],
     # what SimCLR depends on

@@ -42,6 +42,12 @@ TOOLS = "finetune", "robustness", "selection", "words"  # what each measured is 
 # A number that two of them have is the later one's.
 NUMBERS = "dimensions", "epoch", "final", "dictionaries", *TOOLS, "stability", "interpret"
 OF_CURVES = "loss", "spread"
+OF_SEEDS = {  # data of ../seeds: its name in the records
+    "built-in": "shapes",
+    "MNIST-1D": "mnist1d",
+    "CIFAR-10": "cifar10",
+    "CIFAR-100": "cifar100",
+}
 # interpret.json's controls, and how the records have called them from the first on.
 CONTROLS = {
     "shuffled": "shuffled",
@@ -224,11 +230,6 @@ def pairs_of(data: str, row: str, key: str) -> dict[tuple, float]:
         if is_row and key in record["interpret"]:
             found[tuple(settings["pair"])] = record["interpret"][key]
     return found
-
-
-def less(one: dict[tuple, float], other: dict[tuple, float]) -> dict[tuple, float]:
-    """The differences of the pairs that both have."""
-    return {pair: one[pair] - other[pair] for pair in one if pair in other}
 
 
 def seeds_of(pairs: dict[tuple, float]) -> list:

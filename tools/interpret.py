@@ -1758,9 +1758,9 @@ def arrays_of_tensors(tensors: dict) -> dict[str, np.ndarray | Entries]:
     """
     arrays = {}
     for key, tensor in tensors.items():
-        of_images = key in ("y", "background", "names", "texts")
-        if of_images and isinstance(tensor, (list, tuple)):
-            arrays[key] = np.array(tensor)
+        words = key in ("names", "texts")
+        if isinstance(tensor, (list, tuple)) and (words or key in ("y", "background")):
+            arrays[key] = np.array(tensor, str if words else None)
         if not isinstance(tensor, Tensor):  # an epoch, settings: what else a file may hold
             continue
         tensor = tensor.detach()

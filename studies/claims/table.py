@@ -4,6 +4,7 @@ from records import (
     BAYESNCL_ON_CIFAR_100,
     COLUMNS,
     NCL_ON_CIFAR_100,
+    OF_SEEDS,
     STUDIES,
     by_seed,
     cell,
@@ -51,12 +52,6 @@ BAYESNCL_NCL = {
 }
 DEFAULT = "cifar100/cifar100-cpu"
 FAIR = "dictionaries/fair"
-OF_SEEDS = {
-    "built-in": "shapes",
-    "MNIST-1D": "mnist1d",
-    "CIFAR-10": "cifar10",
-    "CIFAR-100": "cifar100",
-}
 WITH_SHUFFLED = BAYESNCL_ON_CIFAR_100[1:]
 TOPK_NCL = {"CIFAR-100, `default`": f"{DEFAULT}-ncl-topk − {DEFAULT}-ncl"}
 BAYESNCL_TOPK = {"CIFAR-100, `default`": f"{DEFAULT}-bayesncl − {DEFAULT}-ncl-topk"}

@@ -3,13 +3,12 @@
 import math
 import re
 
-from records import cell_of_pairs, jackknife_error, pairs_of, seeds_of, with_half
+from records import OF_SEEDS, cell_of_pairs, jackknife_error, pairs_of, seeds_of, with_half
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-DATA = {"built-in": "shapes", "MNIST-1D": "mnist1d", "CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
 METHODS = {
     "SimCLR": "simclr",
     "NCL": "ncl",
@@ -39,7 +38,7 @@ SHOWN = {  # heading: a number of a pair, digits, whether it is a difference
 # ------------------------------------------------------- what comes back, by data set and by method
 lines = []
 FIRST = {"NCL, first machine": "ncl-first"}  # fp32; the others are of one with bf16
-for label, data in DATA.items():
+for label, data in OF_SEEDS.items():
     for name, row in (METHODS | FIRST).items():
         pairs = pairs_of(data, row, "matched")
         if not pairs:
@@ -52,7 +51,7 @@ returned = pd.DataFrame(lines)
 
 # ---------------------------- axes of features, and dictionaries of those of one training or of two
 others = pd.DataFrame({"matched": [*OTHERS]})
-for label, data in DATA.items():
+for label, data in OF_SEEDS.items():
     for heading in "one h", "two h":
         found = {
             name: pairs_of(data, rows.get(heading), "matched") for name, rows in OTHERS.items()
@@ -69,7 +68,7 @@ NUMBERS = {
     "less the same images": "own_matched_less_same_images",
 }
 lines = []
-for label, data in DATA.items():
+for label, data in OF_SEEDS.items():
     for name, key in NUMBERS.items():
         line = {"": f"{label}: {name}"}
         for method, row in METHODS.items():
@@ -83,7 +82,7 @@ by_own_rule = by_own_rule.dropna(axis="columns", how="all").fillna("–")
 # ----------------------------------------------------- what dimensions that come back say of labels
 LABELS = {"shapes": {"objects": "", "backgrounds": "background_"}}
 lines = []
-for label, data in DATA.items():
+for label, data in OF_SEEDS.items():
     for of, prefix in LABELS.get(data, {"classes": ""}).items():
         for name, row in METHODS.items():
             back = pairs_of(data, row, "back")
