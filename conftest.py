@@ -57,7 +57,7 @@ def refusal(command, *more):
         else:
             run_program(command, *more)
     assert stop.value.code == 2
-    told = re.sub(r".* s left\n", "", errors.getvalue())  # progress, on a slow machine
+    told = re.sub(r".* \d+/\d+(, \d+ s left)?\n", "", errors.getvalue())  # progress
     assert told.count("\n") == 1, errors.getvalue()
     return told
 
