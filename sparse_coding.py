@@ -733,10 +733,11 @@ FIG7_END = {"min": {1.0: 0.85, 1.25: 0.85}}  # from .62, which is between the st
 OURS = {"min": None}  # the paper has nothing
 
 # Differs: in the scripts the non-contrastive model of Figures 1 and 2 ignores its flag for batch
-# normalisation, the contrastive one of Figure 1 has it (5.2.2 gives it to all, `script-fig1` tries
-# it), Figure 5's starts cold, and Figure 7's has a predictor and no batch normalisation; here the
-# captions decide. Figure 7's caption has c = 2 and Eq. (6), its text normalised outputs and a start
-# at .62; here it has four values of c, and Eq. (6) with SReLU, Eq. (15), is among the variants.
+# normalisation, the contrastive one of Figure 1 has it (5.2.2 gives it to all), Figure 5's starts
+# cold, and Figure 7's has a predictor and no batch normalisation; here the captions decide, and
+# `script-fig1` and `script-fig7` try the scripts. Figure 7's caption has c = 2 and Eq. (6), its
+# text normalised outputs and a start at .62; here it has four values of c, and Eq. (6) with SReLU,
+# Eq. (15), is among the variants.
 #
 # An experiment's trainings: a title, the factors that are not PAPER's, what the paper reports.
 # Among the factors may be
