@@ -53,6 +53,7 @@ DATA = {  # where the embeddings of a method and seed are
 }
 ACTIVE = {"mnist1d": 8}  # active units of an image's code, of the autoencoder
 MANY_ACTIVE = 32  # where the data has no number of its own
+FEW_ACTIVE = 4  # of a second autoencoder
 
 
 @dataclass
@@ -169,6 +170,7 @@ def dictionaries(network: Network, K: int, seed: int, active: int):
     if min(network.h_train.min(), network.h.min()) >= 0:
         yield "nmf", interpret.unit(nmf(unit(network.h_train), unit(network.h), K, seed))
     yield "sae", interpret.unit(autoencoder(h_train, h, K, seed, active))
+    yield "sae-few", interpret.unit(autoencoder(h_train, h, K, seed, FEW_ACTIVE))
     yield "sae-frozen", interpret.unit(autoencoder(h_train, h, K, seed, active, frozen=True))
     yield "k-means-of-h", k_means(h_train, h, K, seed)
     yield "images-of-h", training_images(h_train, h, K, seed)

@@ -24,6 +24,7 @@ RUNGS = {  # a rung: its name in the records
     "ICA of h": "ica",
     "NMF of h": "nmf",
     "TopK autoencoder of h": "sae",
+    "the same, 4 active": "sae-few",
     "the same, decoder random": "sae-frozen",
     "k-means of h": "k-means-of-h",
     "training images in h": "images-of-h",
@@ -50,6 +51,8 @@ for label, (data, prefix) in TRAINED_HERE.items():
     beside_k_means = f"{ncl} − {LADDER}-{data}-k-means-of-z"
     over_images = values(ncl, f"{prefix}images_in_z_lead")
     line = {"": label, "NCL's axes over images in z": cell(over_images, 1, True)}
+    beside_images = values(f"{ncl} − {LADDER}-{data}-images-of-z", f"{prefix}adjusted")
+    line["less images in SimCLR's z"] = cell(beside_images, 1, True)
     for heading, number in ("adj.", "adjusted"), ("best F1", "best_f1"):
         found = values(beside_k_means, prefix + number)
         line[f"less k-means of SimCLR's z: {heading}"] = cell(found, 1, True)

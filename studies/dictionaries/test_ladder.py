@@ -39,7 +39,7 @@ def of_clusters():
 
 
 def test_every_dictionary_has_as_many_dimensions(of_clusters):
-    of_h = "h", "pca", "ica", "nmf", "sae", "sae-frozen", "k-means-of-h", "images-of-h"
+    of_h = "h", "pca", "ica", "nmf", "sae", "sae-few", "sae-frozen", "k-means-of-h", "images-of-h"
     assert [*of_clusters] == [*of_h, "k-means-of-z", "images-of-z"]
     assert {found["live_dims"] for found in of_clusters.values()} <= {7, 8}
 
