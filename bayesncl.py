@@ -31,7 +31,7 @@ Where we differ from the paper, besides what common.py lists:
 2. The settings `shapes` and `default` are ours.
 3. Only z⁺ ⊙ m is normalised, in the loss (theirs: z⁺ too, before the mask).
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
-5. The spectral loss with a gate is ours. TopK with one is in their code, and in no row of theirs.
+5. TopK with a gate is in their code, and in no row of theirs.
 6. Gumbel's noise has u clamped to [1e-4, 1 − 1e-4] (theirs: −log(−log(u + 1e-4) + 1e-4)).
 7. On ImageNet-100 z is not layer-normalised before σ₊. Their code has it "only for imagenet", in a
    line that is commented out.
@@ -56,7 +56,6 @@ PRESETS = common.presets({
     "head_out":         [256,                2048,          256,        256],         # K
     "activation":       ["rep_relu",         "relu",        "rep_relu", "rep_relu"],  # σ₊
     "topk":             [None,               None,          None,       None],
-    "loss":             ["ntxent",           "ntxent",      "ntxent",   "ntxent"],
     "temperature":      [0.2,                0.2,           0.2,        0.2],         # τ
     "gate":             ["ste",              "ste",         "ste",      "ste"],       # m
     "gate_layers":      [2,                  2,             2,          2],
@@ -100,23 +99,6 @@ def nt_xent(z1, z2, temperature):
         logits.fill_diagonal_(-torch.inf)  # a view is not compared with itself
     positive = torch.arange(len(z), device=z.device).roll(len(z1))  # (2N,): the other view of each
     return F.cross_entropy(logits, positive)
-
-
-def spectral_loss(z1, z2):
-    """The spectral contrastive loss of HaoChen et al. 2021, arXiv 2106.04156.
-
-    −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
-    """
-    assert z1.ndim == 2, z1.shape
-    assert z1.shape == z2.shape, (z1.shape, z2.shape)
-    n = len(z1)
-    assert n > 1, "one image has no negatives"
-    with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
-        similarity = z1.float() @ z2.float().T  # (N, N)
-    positives = similarity.diagonal()  # (N,)
-    squares = similarity.square()
-    negatives = squares.sum() - squares.diagonal().sum()
-    return -2 * positives.mean() + negatives / (n * (n - 1))
 
 
 def bernoulli_kl(alpha, rho):
@@ -173,18 +155,11 @@ def projection_head(kind, d, hidden, K):
 
 def gating_network(d, hidden, K, layers=2):
     """h (N, d) → logits of α (N, K): linear layers with ReLU between them. The paper has two."""
-    if layers == 1:
-        return nn.Linear(d, K)
-    if layers == 2:
-        return nn.Sequential(nn.Linear(d, hidden), nn.ReLU(), nn.Linear(hidden, K))
-    half = max(1, hidden // 2)
-    return nn.Sequential(
-        nn.Linear(d, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, half),
-        nn.ReLU(),
-        nn.Linear(half, K),
-    )
+    widths = [d, hidden, max(1, hidden // 2)][:layers]
+    parts = []
+    for before, after in zip(widths, widths[1:]):
+        parts += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*parts, nn.Linear(widths[-1], K))
 
 
 def straight_through(alpha):
@@ -230,7 +205,7 @@ class BayesNCL(nn.Module):
         self.gating = gating_network(d, args.gate_hidden, K, args.gate_layers)
         self.activation = ACTIVATIONS[args.activation]
         self.topk = args.topk
-        self.gate = args.gate
+        self.kind_of_gate = args.gate
         self.gate_temperature = args.gate_temperature
         self.detach = args.detach
         if args.topk and args.topk > K:
@@ -245,7 +220,7 @@ class BayesNCL(nn.Module):
 
         sg_h = h.detach() if self.detach else h
         logits = self.gating(sg_h).float()  # (N, K)
-        m, alpha = gate(logits, self.gate, self.gate_temperature, self.training)
+        m, alpha = gate(logits, self.kind_of_gate, self.gate_temperature, self.training)
         # Not normalised here, only in the loss. A row whose gates are all closed is 0, and
         # F.normalize multiplies its gradient by 1/EPS = 100. Normalising twice would multiply it by
         # 10,000; with that, our runs lost what they had learnt.
@@ -265,14 +240,13 @@ def parser():
     share = common.number(float, 0, 1)
     add = flags.add_argument
     add("--temperature", type=positive, help="τ of NT-Xent")
-    add("--loss", choices=["ntxent", "spectral"], help="spectral: it has no τ")
     add("--head", choices=["mlp", "linear", "none"], help="projection head")
     add("--head-hidden", type=count, help="its hidden units")
     add("--head-out", type=count, help="its outputs K")
     add("--activation", choices=ACTIVATIONS, help="σ₊")
     add("--topk", type=count, help="keep only so many entries of each embedding, the largest")
-    gates = ["ste", "gumbel", "soft", "none"]
-    add("--gate", choices=gates, help="how m is made of α; none: NCL, no gate")
+    kinds = ["ste", "gumbel", "soft", "none"]
+    add("--gate", choices=kinds, help="how m is made of α; none: NCL, no gate")
     add("--gate-layers", type=int, choices=[1, 2, 3], help="of the gating network")
     add("--gate-hidden", type=count, help="its hidden units")
     add("--gate-lr", type=positive, help="its peak learning rate")
@@ -295,8 +269,8 @@ def main(argv=None):
     model = BayesNCL(args).to(args.device, memory_format=torch.channels_last)
     Optimizer = common.OPTIMIZERS[args.optimizer]
     others = [*model.backbone.parameters(), *model.head.parameters()]
-    gates = dict(params=list(model.gating.parameters()), lr=args.gate_lr)
-    groups = [dict(params=others), gates]  # the gating network has its own learning rate
+    of_gate = dict(params=list(model.gating.parameters()), lr=args.gate_lr)
+    groups = [dict(params=others), of_gate]  # the gating network has its own learning rate
     optimizer = Optimizer(groups, lr=args.lr, weight_decay=args.weight_decay)
 
     run = common.Run(args, data, model, optimizer)
@@ -310,8 +284,6 @@ def main(argv=None):
 
     @run.compile
     def contrast(z1, z2):
-        if args.loss == "spectral":
-            return spectral_loss(z1, z2)
         return nt_xent(z1, z2, args.temperature)
 
     for epoch in run.epochs():  # those that are not done yet

@@ -290,9 +290,14 @@ class Data:
     """
 
     def __init__(self, args: argparse.Namespace, unlabelled=True):
-        with first_process_first():  # it may have to download the data
-            arrays = find_arrays(args.dataset, Path(args.data_root))
+        if RANK > 0:
+            dist.barrier()  # until the first process has the data, which it may have to download
+        arrays = find_arrays(args.dataset, Path(args.data_root))
+        if RANK == 0 and WORLD > 1:
+            dist.barrier()
         self.fingerprint = fingerprint(arrays)
+        if getattr(args, "fingerprint", None) is None:  # a new run, or one of an older version
+            args.fingerprint = self.fingerprint  # config.json will have it
         self.compare(args)
         self.train = part_of(arrays, "train")
         self.test = part_of(arrays, "test")
@@ -300,33 +305,24 @@ class Data:
         for kind in ("y", "background"):
             if kind in self.train or kind in self.test:
                 self.classes[kind] = number_labels(self.train, self.test, kind)
-        extra = None
-        if unlabelled and "x_unlabeled" in arrays:
-            extra = part_of(arrays, "unlabeled")["x"]
+        separate = unlabelled and "x_unlabeled" in arrays
+        self.images = part_of(arrays, "unlabeled")["x"] if separate else self.train["x"]
         if args.limit:
-            n = len(self.train["x"]) if extra is None else len(extra)
+            n = len(self.images)
             need(args.limit <= n, f"--limit {args.limit}: there are {n} training images")
             # Without labels all images are of one class.
             labels = self.train.get("y", torch.zeros(len(self.train["x"])))
             chosen = in_proportion(labels, args.limit)
             self.train = {kind: values[chosen] for kind, values in self.train.items()}
-            if extra is not None:
-                extra = extra[evenly(args.limit, n)]
-        self.images = self.train["x"] if extra is None else extra
+            self.images = self.images[evenly(args.limit, n)] if separate else self.train["x"]
         if args.device.startswith("cuda"):
             free, _ = torch.cuda.mem_get_info(args.device)
             if 2 * self.images.nbytes < free:
                 self.images = self.images.to(args.device)
 
     def compare(self, args: argparse.Namespace) -> None:
-        """BadInput where a run had other data.
-
-        args.fingerprint becomes that of these data in a new run, where it is None, and in one of an
-        older version, which has none.
-        """
+        """BadInput where a run had other data."""
         where = f"{args.dataset} under {args.data_root}"
-        if getattr(args, "fingerprint", None) is None:
-            args.fingerprint = self.fingerprint
         need(isinstance(args.fingerprint, dict), f"{where}: the run's fingerprint of it is damaged")
         for name in sorted(args.fingerprint.keys() | self.fingerprint.keys()):
             was = args.fingerprint.get(name, "absent")
@@ -707,10 +703,10 @@ def two_views(x: Tensor, size: int, view=augment, **options) -> tuple[Tensor, Te
 def eval_view(x: Tensor, size: int) -> Tensor:
     """The view (N, 3, size, size) of x (N, 3, H, W) for evaluation: its central square, resized.
 
-    Where the square is 8/7 of the size, as ImageNet's 256 of 224 pixels, its centre is cut instead.
+    Of 256 pixels the central 224 are cut instead, as is usual with ImageNet.
     """
     side = min(x.shape[2:])
-    if side == size * 8 / 7:
+    if (side, size) == (256, 224):
         side = size
     x = TF.center_crop(x, [side, side]).float() / 255
     return normalise(TF.resize(x, [size, size], antialias=True))
@@ -827,25 +823,18 @@ def lr_share(step: int, steps: int, warmup: float = 0) -> float:
 
 
 def set_lr(optimizer: torch.optim.Optimizer, share: float) -> None:
-    """Every group's learning rate to `share` of its peak; with "fixed_lr" (SimSiam), as it is."""
+    """Every group's learning rate to `share` of its peak, the rate that it had at the first call.
+
+    A group with "fixed_lr" (SimSiam's predictor) keeps its own.
+    """
     for group in optimizer.param_groups:
-        if "peak_lr" not in group:  # the first step of a run; checkpoints keep it
+        if "peak_lr" not in group:  # the first call of a run; checkpoints keep it
             group["peak_lr"] = group["lr"]
         if not group.get("fixed_lr"):
             group["lr"] = group["peak_lr"] * share
 
 
 # --------------------------------------------------------------------------------------- processes
-@contextlib.contextmanager
-def first_process_first():
-    """Under torchrun: the others enter the block when the first process has left it."""
-    if RANK > 0:
-        dist.barrier()
-    yield
-    if RANK == 0 and WORLD > 1:
-        dist.barrier()
-
-
 def gather(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Tensors (n, ·) of this process → (N, ·) of the whole batch, with gradient.
 
@@ -997,6 +986,7 @@ class Run:
         self.knn = knn and "y" in data.train and len(data.classes["y"]) > 1
         self.records = []  # a record for each epoch that is done
         self.board = None
+        self.began = 0.0  # when the epoch began
         # Without the package it refuses, before there is a folder.
         Writer = tensorboard_writer() if args.tensorboard and RANK == 0 else None
         self.bf16 = args.precision == "bf16"
@@ -1082,6 +1072,7 @@ class Run:
         seconds = time.perf_counter() - self.began  # after .item(), which waits for a GPU
         finite = torch.stack([p.isfinite().all() for p in self.model.parameters()]).all()
         finite = finite and math.isfinite(record["loss"])
+        # Refused in all processes, so that all of them stop.
         need(finite, f"epoch {epoch}: the loss or a weight is not finite; those before it are kept")
         if RANK > 0:
             return
@@ -1188,7 +1179,7 @@ def health(z: Tensor) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def features(model: nn.Module, images: Tensor, size: int, device="cpu", view=eval_view):
-    """h (N, d) and z (N, K), float32: the model's first outputs in eval mode."""
+    """h (N, d) and z (N, K), float32: the model's first outputs in eval mode, in which it stays."""
     model.eval()
     all_h, all_z = [], []
     for part in progress(images.split(500), "features, 500 images at a time:"):
@@ -1245,10 +1236,10 @@ def logistic_regression(x: Tensor, y: Tensor, l2: float, start: Tensor) -> Tenso
     return (scale * v).detach()
 
 
-def fit_probe(train: Tensor, y: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)):
+def fit_probe(train: Tensor, y: Tensor, penalties=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5)):
     """Logistic regression on features (N, d): a function from features to scores (N, C), and l2.
 
-    The l2 is the one of `strengths`, from strong to weak, that is best on a held-out tenth of the
+    The l2 is the one of `penalties`, from strong to weak, that is best on a held-out tenth of the
     *training* set, of equals the strongest. Then all of the training set is fitted.
     """
     mean = train.mean(0)
@@ -1269,7 +1260,7 @@ def fit_probe(train: Tensor, y: Tensor, strengths=(1.0, 1e-1, 1e-2, 1e-3, 1e-4, 
     x_fitted, y_fitted = x[~held], y[~held]
     weights = x.new_zeros(x.shape[1], int(y.max()) + 1)
     highest = -1.0
-    for l2 in progress(strengths, "linear probe, penalty"):
+    for l2 in progress(penalties, "linear probe, l2"):
         weights = logistic_regression(x_fitted, y_fitted, l2, weights)
         accuracy, _ = top_1_and_5(x[held] @ weights, y[held])
         if accuracy > highest:
@@ -1329,7 +1320,7 @@ def consistency_by_chance(classes: Tensor, n: Tensor) -> Tensor:
             ends = so_far[size - 1 :: size]  # (N // size, C): up to the end of each part
             counts = ends.diff(dim=0, prepend=torch.zeros_like(ends[:1]))  # in each part
             chance[i] += counts.amax(1).mean()
-    # Divided once: else rounding would leave the chance of one image a little below 1.
+    # Divided after the sum: else rounding would leave the chance of one image a little below 1.
     return chance[place] / 40 / n
 
 

@@ -8,7 +8,6 @@
     z = head(h)            embedding (N, K), what the loss reads
     L = mean over the 2N views i of  −log( exp(cos(z_i, z_j)/τ) / Σ_{k≠i} exp(cos(z_i, z_k)/τ) )
     j: the other view of i's image;  N: images of the batch;  τ: temperature
-    --loss spectral is another loss, for ncl.py's theorem: skip it at first
 
 Chen, Kornblith, Norouzi, Hinton, "A Simple Framework for Contrastive Learning of Visual
 Representations", ICML 2020, arXiv 2002.05709, Eq. (1).
@@ -32,6 +31,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 # ---------------------------------------------------------------------------------------- settings
+# A column is of the data sets that it names, `default` of all others; --preset takes another one.
 # For CIFAR and ImageNet-100 these are the NCL authors'; for any other data set they are ours.
 # fmt: off
 PRESETS = common.presets({
@@ -41,7 +41,6 @@ PRESETS = common.presets({
     "head":             ["mlp",              "mlp",         "mlp",      "mlp"],
     "head_hidden":      [2048,               16384,         256,        512],
     "head_out":         [256,                2048,          256,        256],         # K
-    "loss":             ["ntxent",           "ntxent",      "ntxent",   "ntxent"],
     "temperature":      [0.2,                0.2,           0.2,        0.2],         # τ
     "epochs":           [200,                100,           15,         100],
     "batch_size":       [256,                128,           256,        128],
@@ -77,23 +76,6 @@ def nt_xent(z1, z2, temperature):
         logits.fill_diagonal_(-torch.inf)  # a view is not compared with itself
     positive = torch.arange(len(z), device=z.device).roll(len(z1))  # (2N,): the other view of each
     return F.cross_entropy(logits, positive)
-
-
-def spectral_loss(z1, z2):
-    """The spectral contrastive loss of HaoChen et al. 2021, arXiv 2106.04156.
-
-    −2 mean_i (z1_i · z2_i) + mean_{i≠j} (z1_i · z2_j)²,  z1, z2: (N, K), not normalised.
-    """
-    assert z1.ndim == 2, z1.shape
-    assert z1.shape == z2.shape, (z1.shape, z2.shape)
-    n = len(z1)
-    assert n > 1, "one image has no negatives"
-    with torch.autocast(z1.device.type, enabled=False):  # float32, whatever the caller's autocast
-        similarity = z1.float() @ z2.float().T  # (N, N)
-    positives = similarity.diagonal()  # (N,)
-    squares = similarity.square()
-    negatives = squares.sum() - squares.diagonal().sum()
-    return -2 * positives.mean() + negatives / (n * (n - 1))
 
 
 # --------------------------------------------------------------------------------------- the model
@@ -133,7 +115,6 @@ def parser():
     positive = common.number(float, 1e-12)
     add = flags.add_argument
     add("--temperature", type=positive, help="τ of NT-Xent")
-    add("--loss", choices=["ntxent", "spectral"], help="spectral: it has no τ")
     add("--head", choices=["mlp", "linear", "none"], help="projection head")
     add("--head-hidden", type=count, help="its hidden units")
     add("--head-out", type=count, help="its outputs K")
@@ -164,8 +145,6 @@ def main(argv=None):
 
     @run.compile
     def contrast(z1, z2):
-        if args.loss == "spectral":
-            return spectral_loss(z1, z2)
         return nt_xent(z1, z2, args.temperature)
 
     for epoch in run.epochs():  # those that are not done yet

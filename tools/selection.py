@@ -67,7 +67,7 @@ def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor, l
         m = max(1, K // part)
         for name, order in ("top", by_activation), ("random", at_random):
             kept = order[:m]
-            probe = common.linear_probe(train[:, kept], y_train, test[:, kept], y, strengths=[l2])
+            probe = common.linear_probe(train[:, kept], y_train, test[:, kept], y, penalties=[l2])
             scores[f"lp1_{name}_{m}"] = probe["lp1"]
             scores[f"p_at_10_{name}_{m}"] = precision_at_10(test[:, kept], y)
     return scores
