@@ -786,6 +786,28 @@ def test_the_toy_has_planted_frequencies_and_gates():
     assert closed.mean() < 0.1 < 0.9 < opened.mean()  # a strong prior has its way
 
 
+def test_a_runs_gates_are_counted(run_of):
+    run, model = theory_gate.load_run(run_of("bayesncl"))
+    opened = torch.arange(run.head_out) % 3 > 0
+
+    class Gates(torch.nn.Module):
+        def forward(self, h):
+            logits = torch.where(opened, 4.0, -100.0).repeat(len(h), 1)  # α of 0.982 and 0
+            logits[:, 1] = 100 * (h[:, 0] - h[:, 0].median()).sign()  # open on half the images
+            return logits
+
+    model.gating = Gates()
+    found = theory_gate.conflict(run, model, None, batches=2)
+    assert found["m"][1] == pytest.approx(0.5, abs=0.05)
+    assert torch.equal(found["m"][2:], opened[2:].float())
+    assert torch.equal(found["clamped"][2:], (~opened[2:]).float())
+    numbers = theory_gate.summary(found)
+    live = found["gated"] >= 0.001
+    assert numbers["live_dims"] == (live & opened).sum()
+    assert numbers["live_decided_dims"] == live[1]
+    assert numbers["live_m"] == pytest.approx(found["m"][live].mean().item())
+
+
 # -------------------------------------------------------------------------------------- the lesson
 def test_the_notebook_is_what_the_page_gives():
     notebook.main(["--check"])
@@ -828,6 +850,7 @@ NO_ROW = {  # of runs.txt: made by hand, or by an option that is gone
     "shapes-bayesncl-first-command",
     "shapes-bayesncl-seed1-two-threads",
     "shapes-bayesncl-ipw",
+    "cifar10-cpu-simclr-spectral",
 }
 # Flags that make no other run; "run" is sae.py's, whose runs had other names.
 OF_A_CALL = {"device", "out", "resume", "data_root", "compile", "seed", "run"}

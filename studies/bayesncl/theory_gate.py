@@ -208,6 +208,8 @@ def conflict(
     pi           share of images with z⁺_k > 0
     gated        the same behind the gate
     open         share of the former that it keeps
+    m            share of images on which the gate is open, active or not; 1 without a gate
+    clamped      share of images whose α is outside [0.01, 0.99], where the KL term has no gradient
     gain         of ten batches
     pull, push   means over batches
     mean, std    over batches, of pull + push
@@ -218,18 +220,21 @@ def conflict(
     )
     model.train()  # BatchNorm as in training; no weight changes
     torch.manual_seed(0)
-    of_batches = dict(batch_size=min(run.batch_size, len(data.images)), seed=0, device="cpu")
-    stream = endless(data, argparse.Namespace(**of_batches))
-    before, behind = [], []  # shares of each view
+    batch_size = min(run.batch_size, len(data.images))
+    of_batches = argparse.Namespace(batch_size=batch_size, seed=0, device="cpu", epochs=1)
+    stream = endless(data, of_batches)
+    before, behind, m, clamped = [], [], [], []  # shares of each view
     gradients, pairs = [], []  # of each batch
     for _ in progress(range(batches), "batches of a run"):
         pair = []
         for view in common.two_views(next(stream), run.image_size, **views):
             with torch.no_grad():
-                h, out, *_ = model(view)
-                plus = out
+                h, out, *of_gate = model(view)
+                plus, (gate, alpha) = out, of_gate or [torch.ones_like(out), 0.5 + 0 * out]
                 if run.method == "bayesncl":
                     plus = bayesncl.ACTIVATIONS[run.activation](model.head(h))
+            m.append(gate.mean(0))
+            clamped.append(((alpha - 0.5).abs() > 0.49).float().mean(0))
             before.append((plus > 0).float().mean(0))
             behind.append((out > 0).float().mean(0))
             pair.append(out.float())
@@ -249,6 +254,8 @@ def conflict(
         "pi": pi,
         "gated": gated,
         "open": gated / pi.clamp(min=1e-9),
+        "m": torch.stack(m).mean(0),
+        "clamped": torch.stack(clamped).mean(0),
         "gain": torch.stack(gains).mean(0),
         "pull": pull.mean(0),
         "push": push.mean(0),
@@ -268,6 +275,10 @@ def summary(c: dict[str, Tensor]) -> dict[str, float]:
                             not (closed) and others (open)
       …_left                |pull + push| / (|pull| + |push|)
     …_dims                  how many of each there are
+    clamped                 mean of all dimensions
+    live_…                  of dimensions that are active on 0.1 % of the images or more:
+      …_m, …_kept           means of m, and of the share of active entries that the gate keeps
+      …_decided_dims        how many have a gate that is open on 5 to 95 % of the images
     """
     strength = c["pull"].abs() + c["push"].abs()
     values = {
@@ -289,9 +300,12 @@ def summary(c: dict[str, Tensor]) -> dict[str, float]:
         for key, value in values.items():
             if key == "pi" or name in ("frequent", "rare"):
                 numbers[f"{name}_{key}"] = value[group].median().item()
-    for name, group in groups.items():
+    live = c["gated"] >= 0.001
+    decided = (c["m"] > 0.05) & (c["m"] < 0.95)
+    for name, group in (groups | {"live": live, "live_decided": live & decided}).items():
         numbers[f"{name}_dims"] = int(group.sum())
-    return numbers
+    of_live = dict(live_m=c["m"][live].mean().item(), live_kept=c["open"][live].mean().item())
+    return numbers | of_live | dict(clamped=c["clamped"].mean().item())
 
 
 # ------------------------------------------------------------------------------------- the picture
