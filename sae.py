@@ -41,12 +41,13 @@ What to expect on the built-in data: 99 % of the variance of h explained, three 
 256 units dead, in 13 to 25 seconds on one CPU core.
 
 Where we differ from the authors' code for TopK (O: sparse_autoencoder of openai) and BatchTopK (B:
-BatchTopK of bartbussmann), from dictionary_learning of saprmarks, which has both (D), and in 14 and
-15 from the code for MonoLoss (M: MonoLoss of AtlasAnalyticsLab):
+BatchTopK of bartbussmann), from dictionary_learning of saprmarks, which has both (D), and in 14 to
+16 from the code for MonoLoss (M: MonoLoss of AtlasAnalyticsLab):
 1. x has one mean and one scale for all images (O, B: one for each input; D: at most a scale).
 2. The encoder has no bias (O, D: one). As x is centred, a dead unit's score is positive on some
    images while b is small, so it can recover.
-3. b starts at 0 (O, D: at the geometric median), W_enc at W_decᵀ (O, B: with other norms).
+3. W_dec is drawn from a Gaussian (O, B, D: uniform). b starts at 0 (O, D: at the geometric median),
+   W_enc at W_decᵀ (O, B: with other norms).
 4. The second term is divided by the mean square of e (O, D: by its variance; B: by nothing).
 5. The second term treats e as a constant, and trains b only through the scores (O: b through the
    decoder too; B: everything that e depends on).
@@ -54,7 +55,8 @@ BatchTopK of bartbussmann), from dictionary_learning of saprmarks, which has bot
 7. A unit is dead once it has been idle for as many inputs as there are images (O, D: 10,000,000
    inputs; B: 5 batches). Idle means 0 (O: 0.001 or less). This is decided before a step: a unit
    that becomes active in the step still counts as dead (O, B, D: no longer).
-8. Columns of W_dec are normalised after a step; gradients are not projected (O, B, D: they are).
+8. Columns of W_dec are normalised after a step (O, B: before it, so that they reach the next batch
+   with other norms); gradients are not projected (O, B, D: they are).
 9. The learning rate is 3e-3 and falls along a cosine (O: 1e-4; B: 3e-4; D: 2e-4 · √(16384 / K);
    all constant), without warm-up (D: 1,000 steps).
 10. Adam has eps = 1e-8 (O: 6.25e-10) and β₂ = 0.999 (B: 0.99).
@@ -65,10 +67,13 @@ BatchTopK of bartbussmann), from dictionary_learning of saprmarks, which has bot
 13. Batches have 256 images (O: 131,072 inputs; B: 4,096), in float32 (O: fp16).
 14. The third term uses the pairs of 256 images (M: 2,048), so that a unit is active on few of them.
     If on exactly two, it learns nothing, because their cosine is its MonoScore.
-    M's first term is ‖e‖² / ‖x‖² of each image, with x not centred: its λ acts like a threefold
-    one here.
+    M's first term is ‖e‖² / ‖x‖² of each image, with x not centred: its λ acts like two to three
+    times as much here.
 15. A unit counts in it only if its pairs weigh 0.01 or more, and activations are divided by at
     least 0.001 (M: 1e-8 for both, below float32's rounding).
+16. M's TopK ties W_enc to W_decᵀ, so that its third term trains the dictionary, too; here it trains
+    W_enc and b alone. M also standardises each image's x, gives units biases, and draws dead ones
+    anew.
 """
 
 from pathlib import Path
