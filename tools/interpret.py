@@ -106,6 +106,7 @@ import textwrap
 import time
 import warnings
 import zipfile
+import zlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -306,6 +307,27 @@ def count_of(share: float, N: int) -> int:
     return max(1, round(share * N))
 
 
+def draw_tied(images: np.ndarray, few: int) -> np.ndarray:
+    """`few` of the images that are equally strong, at random, but the same of the same images.
+
+    So which of them are listed goes neither by the file's order nor alike in all dimensions.
+    """
+    images = np.sort(images)
+    return np.random.default_rng(zlib.crc32(images)).permutation(images)[:few]
+
+
+def top(rows: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """rows.topk(most) of rows (n, N); see draw_tied."""
+    largest, places = rows.topk(most)  # (n, most), the largest first
+    tied = rows == largest[:, -1:]
+    listed = (largest == largest[:, -1:]).sum(1)
+    for i in (tied.sum(1) > listed).nonzero()[:, 0]:
+        few = int(listed[i])
+        drawn = draw_tied(tied[i].nonzero()[:, 0].numpy(), few)
+        places[i, most - few :] = torch.from_numpy(drawn)
+    return largest, places
+
+
 def activate(u: np.ndarray | Entries, rule: str) -> Activations:
     """The lists of active images of u = unit(z) by a rule: "nonzero", or "top:<share>".
 
@@ -317,30 +339,31 @@ def activate(u: np.ndarray | Entries, rule: str) -> Activations:
     N, K = u.shape
     most = count_of(share_of(rule), N)
     halves = bool((ranges(u)[0] < -ACTIVE).any())
-    # Images in random order: which of equal values are listed last then falls at random.
-    order = np.random.default_rng(0).permutation(N)
     if isinstance(u, Entries):
-        place = np.argsort(order)[u.images]
-        u = u.take(np.argsort(place, kind="stable"))  # sort_by_dimension() keeps this among equals
         dims = u.dims + K * (u.values < 0)
         a = sort_by_dimension(Entries(u.images, dims, np.abs(u.values), N, 2 * K if halves else K))
+        longer = np.flatnonzero(a.n > most)
+        last = a.start[longer] + most - 1  # on the list
+        for k in longer[a.values[last] == a.values[last + 1]]:
+            first, end = a.start[k : k + 2]
+            tied = first + np.flatnonzero(a.values[first:end] == a.values[first + most - 1])
+            a.images[tied] = draw_tied(a.images[tied], len(tied))
         kept = a.ranks < most
         start = offsets_of(a.n.clip(max=most))
         return Activations(a.images[kept], a.values[kept], start, N, halves)
-    shuffled = torch.from_numpy(u[order])
     images = []
     values = []
     n = []
     for sign in (1, -1) if halves else (1,):
         for part in pieces(K, N):
-            columns = sign * shuffled[:, part].T.contiguous()  # (width, N)
-            largest, places = columns.topk(most)  # (width, most)
+            columns = sign * torch.from_numpy(u)[:, part].T.contiguous()  # (width, N)
+            largest, places = top(columns, most)  # (width, most)
             least = columns.amin(1, keepdim=True)
             # Strengths must be above 0. Where a list's last value is not, all are counted from
             # the dimension's least value.
             strengths = torch.where(largest[:, -1:] <= 0, largest - least, largest)
             kept = largest > least
-            images.append(order[places[kept].numpy()])
+            images.append(places[kept].numpy())
             values.append(strengths[kept].numpy())
             n.append(kept.sum(1).numpy())
     start = offsets_of(np.concatenate(n))
@@ -516,10 +539,12 @@ class Family:
             many = min(many, self.N)
         ys = [as_small_integers(y) for y in ys]
         found = [np.empty((many, self.N), np.float32) for _ in ys]
-        mix = np.random.default_rng(0).permutation(self.N)  # ties must not go by the file's order
+        random = np.random.default_rng(0)
         i = 0
         for along in self.projections(many, seed=0):
-            for order in mix[along[:, mix].argsort(descending=True).numpy()]:
+            for row in along:
+                mix = random.permutation(self.N)  # ties must not go by the file's order
+                order = mix[row[mix].argsort(descending=True).numpy()]
                 for y, curves in zip(ys, found):
                     curves[i] = running_consistency(y, order)
                 i += 1
@@ -534,14 +559,13 @@ class Family:
         images = []
         values = []
         lengths = iter(n.tolist())
-        mix = np.random.default_rng(0).permutation(self.N)
         for along in self.projections(len(n), seed):
-            for row in along[:, mix]:
+            for row in along:
                 most = next(lengths)
-                strengths, places = row.topk(min(most + from_smallest, self.N))
+                (strengths,), (places,) = top(row[None], min(most + from_smallest, self.N))
                 if from_smallest:  # the next image, which is not on the list, has 0
                     strengths = strengths - strengths[-1]
-                images.append(mix[places[:most].numpy()])
+                images.append(places[:most].numpy())
                 values.append(strengths[:most].numpy())
         return Activations(np.concatenate(images), np.concatenate(values), offsets_of(n), self.N)
 
