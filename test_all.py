@@ -2622,11 +2622,30 @@ REFUSED = {
         MEASURE,
         "column 1 of z is the row's",
     ),
+    "a table's numbers of rows, from 1": (
+        {"e.npz": dict(z=COUNTED + 1)},
+        MEASURE,
+        "column 1 of z is the row's",
+    ),
     "a table's labels": (
-        {"e.npz": dict(z=COUNTED + 1, y=np.arange(1, 21))},
+        {"e.npz": dict(z=COUNTED % 19, y=np.arange(20) % 19 + 1)},
         MEASURE,
         "column 1 of z is the label y",
     ),
+    "a table's labels as words": (
+        {"e.npz": dict(z=COUNTED % 19, y=(np.arange(20) % 19).astype(str))},
+        MEASURE,
+        "column 1 of z is the label y",
+    ),
+    "no features": (z_and(h=Z[:, :0]), MEASURE, "own features is empty: (9, 0)"),
+    "a label that is not there": (z_and(y=np.array(8 * ["a"] + ["nan"])), MEASURE, "y has 'nan'"),
+    "a top-k": (
+        z_and(indices=np.arange(27).reshape(9, 3)),
+        MEASURE,
+        "indices has whole numbers in z's shape; CSR",
+    ),
+    "a file of numbers alone": ({"e.npy": b"0123" * 99}, "interpret.py e.npy", "np.save(path"),
+    "a list of batches": ({"e.pt": saved([torch.ones(3, 3)])}, "interpret.py e.pt", "dict(z=z"),
     "images without class": (z_and(y=np.arange(9) - 1), MEASURE, "y has -1"),
     "few labels": (z_and(y=np.arange(8)), MEASURE, "9 rows; y has shape (8,)"),
     "one-hot rows": (z_and(y=np.eye(9)), MEASURE, "(9, 9); argmax"),
@@ -2654,6 +2673,11 @@ REFUSED = {
         NINE | {"b.npz": dict(z=Z, y=np.arange(9)[::-1])},
         BESIDE,
         "b.npz has other labels y; same images",
+    ),
+    "beside other labels of its own": (
+        NINE | {"b.npz": dict(z=Z, y=np.arange(9)[::-1]), "y.npy": np.arange(9)},
+        f"{BESIDE} --labels y.npy",
+        "b.npz has other labels of its own; same images",
     ),
     "beside other images": (
         z_and(images=X_TRAIN[:9]) | {"b.npz": dict(z=Z, images=X_TRAIN[9:18])},

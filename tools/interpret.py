@@ -319,8 +319,9 @@ def draw_tied(images: np.ndarray, few: int) -> np.ndarray:
 def top(rows: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """rows.topk(most) of rows (n, N); see draw_tied."""
     largest, places = rows.topk(most)  # (n, most), the largest first
-    tied = rows == largest[:, -1:]
-    listed = (largest == largest[:, -1:]).sum(1)
+    cut = largest.amin(1, keepdim=True) if most else torch.inf
+    tied = rows == cut
+    listed = (largest == cut).sum(1)
     for i in (tied.sum(1) > listed).nonzero()[:, 0]:
         few = int(listed[i])
         drawn = draw_tied(tied[i].nonzero()[:, 0].numpy(), few)
@@ -374,7 +375,8 @@ def activations_of(z: np.ndarray | Entries, rule: str) -> tuple[Activations, str
     """The lists of active images of z (N, K), and the rule, which is chosen here if it is auto."""
     u = unit(z)
     if rule == "auto":
-        rule = "nonzero" if isinstance(u, Entries) else f"top:{TOP}"
+        bits = isinstance(u, Entries) or bool(((z == 0) | (z == np.max(z))).all())
+        rule = "nonzero" if bits else f"top:{TOP}"
     return activate(u, rule), rule
 
 
@@ -1036,6 +1038,7 @@ class Embedding:
     images: np.ndarray | None = None  # (N, H, W, 3), (N, 3, H, W), (N, H, W); look.py: or files
     names: np.ndarray | None = None  # (N,), of the files of the images, for look.py
     texts: np.ndarray | None = None  # (N,), where the rows of z are of texts and not of images
+    saved: np.ndarray | None = None  # (N,), labels that came with z, where others take their place
     title: str = ""
 
     def __post_init__(self):
@@ -1352,6 +1355,14 @@ def describe(e: Embedding, findings: Findings) -> str:
     dead = f"{a.K - live:,} dead {'half-' if a.halves else ''}dimensions"
     lines.append(f"{dead}, {numbers['rare_dims']:,} active on less than 0.1 % of the images")
     lines += describe_leads(numbers)
+    for prefix, label in findings.labels.items():
+        share = label.sizes.max() / e.N
+        if share > 0.5:
+            of = f"{prefix.removesuffix('_') or 'y'}: {100 * share:.0f} % of the images"
+            commonest = label.classes[label.sizes.argmax()]
+            lines.append(
+                f"{of} are of class {commonest}: Cons., adj. and AP say little, read best F1"
+            )
     lines = [worded(line, e.things) for line in lines]
     if e.judge is None:
         lines.append("no MonoScore: it needs --features or --judge")
@@ -1499,11 +1510,16 @@ def check_columns(z: np.ndarray | Entries, labels: dict[str, np.ndarray]) -> Non
         return
     known = {"the row's number": np.arange(len(z))}
     for prefix, y in labels.items():
-        if y.dtype.kind in "iu" and y.max() > 1:
-            known[prefix.removesuffix("_") or "the label y"] = y
+        with contextlib.suppress(ValueError):  # of words that are no numbers
+            numbers = y.astype(np.float64)
+            if len(np.unique(numbers)) > 2:
+                known[prefix.removesuffix("_") or "the label y"] = numbers
+    first = z[:1].astype(np.float64)  # counted from 0 or from 1
     for what, column in known.items():
-        for k in np.flatnonzero((z[:100] == column[:100, None]).all(0)):
-            need(not np.array_equal(z[:, k], column), f"column {k} of z is {what}: leave it out")
+        column = column - column[0]
+        for k in np.flatnonzero((z[:100] - first == column[:100, None]).all(0)):
+            same = np.array_equal(z[:, k] - first[0, k], column)
+            need(not same, f"column {k} of z is {what}: leave it out")
 
 
 def need_same_images(e: Embedding, other: Embedding, path: Path) -> None:
@@ -1513,10 +1529,11 @@ def need_same_images(e: Embedding, other: Embedding, path: Path) -> None:
     for prefix in e.labels.keys() & other.labels.keys():
         same = np.array_equal(e.labels[prefix], other.labels[prefix])
         need(same, f"{path} has other labels {prefix.removesuffix('_') or 'y'}: {remedy}")
-    for what in "images", "names":
+    for what in "images", "names", "saved":
         one = getattr(e, what)
         two = getattr(other, what)
         same = one is None or two is None or np.array_equal(one, two)
+        what = "labels of its own" if what == "saved" else what
         need(same, f"{path} has other {what}: {remedy}")
 
 
@@ -1525,9 +1542,15 @@ def check_numbers(z: np.ndarray | Entries, what: str) -> None:
     values = z.values if isinstance(z, Entries) else z
     need(values.dtype.kind in "fiub", f"{what} is {values.dtype}; it must be numbers")
     need(len(z.shape) == 2, f"{what} has shape {z.shape}; it must be (N, K)")
+    need(min(z.shape) > 0, f"{what} is empty: {z.shape}")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes inf
         finite = np.isfinite(np.asarray(values, np.float32))
     need(finite.all(), f"{what} is not finite: nan, inf or too large")
+
+
+def is_whole(a: np.ndarray | Entries) -> bool:
+    """Whether an array is of whole numbers."""
+    return not isinstance(a, Entries) and a.dtype.kind in "iu"
 
 
 def is_indices(a: np.ndarray | Entries, beside: dict) -> bool:
@@ -1535,7 +1558,7 @@ def is_indices(a: np.ndarray | Entries, beside: dict) -> bool:
 
     Of whole numbers, and with an axis of 2 or 3, or a column for each number of an array beside it.
     """
-    if isinstance(a, Entries) or a.dtype.kind not in "iu" or a.ndim != 2:
+    if not is_whole(a) or a.ndim != 2:
         return False
     rows, columns = a.shape
     lengths = [len(other) for other in beside.values() if len(other.shape) == 1]
@@ -1559,9 +1582,11 @@ def checked_label(y, N: int, what: str) -> np.ndarray:
     remedy = "labels are words, or the number of each image's class: save y.astype(int)"
     need(y.dtype.kind in "iuU", f"{what} is {y.dtype}; {remedy}")
     need(y.shape == (N,), f"z has {N} rows, {what} has shape {y.shape}")
+    remedy = "leave out images that have no class"
     if y.dtype.kind == "i":
-        remedy = "number the classes from 0, and leave out images that have none"
-        need(y.min() >= 0, f"{what} has {y.min()}: {remedy}")
+        need(y.min() >= 0, f"{what} has {y.min()}: number the classes from 0, and {remedy}")
+    for word in NO_CLASS if y.dtype.kind == "U" else ():
+        need((y != word).all(), f"{what} has {word!r}: {remedy}")
     return y
 
 
@@ -1583,10 +1608,15 @@ def read_embedding(
     z = choose_array(arrays, "z", 2, source, "the embedding z")
     remedy = "scipy.sparse.save_npz writes what is read here; an embedding must be floats"
     need(not is_indices(z, arrays), f"{source}: {z.shape} looks like indices: {remedy}")
+    for key, a in arrays.items():
+        pair = key != "h" and a is not z and a.shape == z.shape and is_whole(a)
+        remedy = "if they are a top-k's indices, save scipy's CSR matrix: tools/embeddings.md"
+        need(not pair, f"{source}: {key} has whole numbers in z's shape; {remedy}")
     own_labels = {}
     for prefix, key in ("", "y"), ("background_", "background"):
         if key in arrays:
             own_labels[prefix] = arrays[key]
+    saved = own_labels.get("")
     if labels:
         own_labels[""] = choose_array(read_arrays(labels), "y", 1, labels, "the labels y")
     if not own_labels:
@@ -1614,6 +1644,7 @@ def read_embedding(
             images=arrays.get("images"),
             names=arrays.get("names"),
             texts=arrays.get("texts"),
+            saved=saved,
             title=path.resolve().name,
         )
         for what, a in ("z", e.z), ("h", e.features), (e.judge_name, e.judge):
@@ -1634,15 +1665,17 @@ def choose_array(arrays: dict, key: str, axes: int, path: Path, what: str):
         (key,) = arrays
     if key in arrays:
         return arrays[key]
-    fitting = []
-    for a in arrays.values():
+    fitting = {}
+    for name, a in arrays.items():
         is_column = a.shape[1:] == (1,) and not isinstance(a, Entries)
         if len(a.shape) == axes or (axes == 1 and is_column):
-            fitting.append(a)
+            fitting[name] = a
     shapes = ", ".join(f"{name or 'array'} {a.shape}" for name, a in arrays.items())
     text = f"which array is {what}? Save it as {key}; there are: {shapes or 'none'}"
     need(len(fitting) == 1, f"{path}: {text}")
-    return fitting[0]
+    ((name, a),) = fitting.items()
+    print(f"{path}: {name} {a.shape} is taken for {what}")
+    return a
 
 
 def read_class_names(path: Path | None, e: Embedding) -> dict[int, str]:
@@ -1681,6 +1714,7 @@ def unquoted(line: str) -> str:
         return line
 
 
+NO_CLASS = "", "nan", "None", "<NA>", "NaT"  # what libraries write for a label that is not there
 TABLES = {".csv": "read_csv", ".tsv": "read_table", ".parquet": "read_parquet"}  # by pandas
 TABLES |= {".feather": "read_feather", ".xlsx": "read_excel"}
 OBJECTS = "objects are not loaded: of words, as of pandas, save np.asarray(y, str)"
@@ -1688,6 +1722,7 @@ REMEDIES = {  # what a library says of a file that holds Python objects; what to
     "Object arrays": OBJECTS,
     "Python objects in dtype": OBJECTS,
     "Weights only": "it holds more than tensors: save tensors, or an .npz",
+    "pickled": "it is no array that numpy saved: np.save(path, array)",
 }
 
 
@@ -1707,7 +1742,8 @@ def read_arrays(path: Path) -> dict[str, np.ndarray | Entries]:
         numbers = f'np.save("{path.stem}.npy", {table}.select_dtypes("number"))'
         words = f'np.save("y.npy", np.asarray({table}["y"], str))'
         text = f"{path} is a table. Save its numbers, without labels and ids: {numbers}"
-        raise BadInput(f"{text}{hint}; or words: {words}")
+        lists = f'of a column of lists, np.stack({table}["embedding"])'
+        raise BadInput(f"{text}{hint}; {lists}; or words: {words}")
     need(kind in readers, f"{path}: give a run's folder or a file of {', '.join(readers)}")
     try:
         with warnings.catch_warnings():
@@ -1771,7 +1807,8 @@ def read_torch(path: Path) -> dict[str, np.ndarray | Entries]:
     saved = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
     if isinstance(saved, Tensor):
         saved = {"": saved}
-    need(isinstance(saved, dict), "it holds neither a tensor nor a dictionary of tensors")
+    text = "it holds neither a tensor nor a dictionary of tensors: torch.save(dict(z=z, y=y), path)"
+    need(isinstance(saved, dict), text)
     return arrays_of_tensors(saved)
 
 

@@ -836,6 +836,7 @@ def read_folder(path: Path, folder: Path, args: argparse.Namespace) -> Source:
     for prefix, names in known.items():
         source.names[prefix] = dict(enumerate(names))
     if args.labels:
+        e.saved = e.labels.get("")
         arrays = interpret.read_arrays(args.labels)
         e.labels[""] = interpret.choose_array(arrays, "y", 1, args.labels, "the labels y")
         e.labels = interpret.check_embedding(e)

@@ -631,6 +631,24 @@ def test_a_rotation_comes_back_as_rotated():
     assert again["partners"]["correlation"] == pytest.approx(1)
 
 
+BITS = np.random.default_rng(0).permuted(np.tile(np.arange(200) < 16, (2, 1000, 1)), axis=2)
+
+
+@pytest.mark.parametrize("pair", [np.where(BITS[..., :64], 1, -1), 1 * BITS], ids=["signs", "bits"])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_embeddings_alike_in_ties_alone_do_not_come_back(pair, sparse):
+    one, two = pair
+    if sparse:
+        one, two = (
+            interpret.Entries(*np.nonzero(z), z[np.nonzero(z)], *z.shape) for z in (one, two)
+        )
+    a, _ = interpret.activations_of(one, "top:0.01")
+    numbers = interpret.compare(a, (one, two), ("top:0.01", "top:0.01"))[2]
+    of_partners = numbers["partners"]["correlation"]
+    assert of_partners < numbers["rotated"]["correlation"] + 0.02
+    assert interpret.partners(a, a).r_first.min() > 0.999
+
+
 def test_a_dead_embedding_has_no_partners():
     a, b = [interpret.activate(interpret.unit(z), "nonzero") for z in (np.zeros((97, 4)), SIGNED_Z)]
     for pair in (a, b), (b, a):
@@ -665,7 +683,8 @@ def test_ties_of_controls_ignore_it_too(family):
 
 
 def test_an_array_may_be_sparse_and_a_sparse_matrix_is():
-    entries_of = {(2, 2, 0, 0): [2, 2], (2, 2, 2, 0, 0): [1, 3], (2, 3e-5, 1.5e-5, 0, 0): [2, 2]}
+    entries_of = {(2, 2, 0, 0): [2, 2], (3, 2, 2, 0, 0): [1, 3], (2, 3e-5, 1.5e-5, 0, 0): [2, 2]}
+    entries_of[2, 2, 2, 0, 0] = [3, 3]  # bits
     for row, expected in entries_of.items():
         z = np.array([np.roll(row, i) for i in range(len(row))])
         both = z, interpret.Entries(*np.nonzero(z), z[np.nonzero(z)], *z.shape)
