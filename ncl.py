@@ -23,7 +23,7 @@ Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
 2. The settings `shapes` and `default` are ours.
 3. TopK's k is given nowhere: 64 is our choice, and so is 16 in our runs of 20 epochs.
-4. tools/selection.py selects dimensions on the training images (theirs: on the test images).
+4. The embedding's probe reads z⁺ (theirs: z, before σ₊; tools/selection.py has both).
 """
 
 import common

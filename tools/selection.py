@@ -6,15 +6,18 @@ selection.json, in the run's folder, has for m = K/8, K/4, K/2 of the K dimensio
 selection)
     p_at_10_top_<m>      P@10 of the test images, %, with the m most active on average
     lp1_top_<m>          linear probe of these, %, with the penalty that is best for all K
-    ..._random_<m>       the same with m random dimensions, drawn once, the same for equal K
-    p_at_10              with all K; the probe of all K is lp1_embedding in metrics.jsonl
+    ..._random_<m>       the same with m random ones of those that any training image activates,
+                         drawn once; with all of these where they are fewer
+    p_at_10, lp1         with all K
+    lp1_signed           a probe of what comes before σ₊, with a penalty of its own
 and how disentangled the dimensions are (SEPIN: Do and Tran 2020)
     sepin_1, _10, _100   what only this dimension tells about the image, in nats: mean of the 1, 10,
                          100 best; null if there are fewer
     sepin_all            of all K
 
-Where we differ from [NCL]: dimensions are ranked by |activation| on the *training* images (theirs:
-the signed sum on the test images), and P@10 is by cosine (theirs: Euclidean).
+Where we differ from [NCL]: dimensions are ranked by |activation| on the training images (theirs:
+for P@10 by the signed sum on the test images); P@10 is by cosine (theirs: Euclidean); and probes
+read z, NCL's after σ₊ (theirs: before it, as lp1_signed does).
 [NCL]: arXiv 2403.12459.
 """
 
@@ -54,15 +57,20 @@ def sepin(z1: Tensor, z2: Tensor, temperature=0.2) -> Tensor:
     return gain / len(a)
 
 
-def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor, l2: float) -> dict:
-    """P@10 and a probe (with penalty l2), in %, of the most active and of random dimensions.
+def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor) -> dict:
+    """P@10 and a probe, in %, of all, of the most active and of random dimensions.
 
     train, test: embeddings (M, K) and (N, K) with labels y_train (M,) and y (N,).
     """
     K = test.shape[1]
-    by_activation = F.normalize(train).abs().mean(0).argsort(descending=True)
-    at_random = torch.randperm(K, generator=torch.Generator().manual_seed(0)).to(test.device)
-    scores = {"p_at_10": precision_at_10(test, y)}
+    size = F.normalize(train).abs()
+    by_activation = size.mean(0).argsort(descending=True)
+    live = (size > common.ACTIVE).any(0).nonzero()[:, 0].cpu()
+    order = torch.randperm(len(live), generator=torch.Generator().manual_seed(0))
+    at_random = live[order].to(test.device)
+    probe = common.linear_probe(train, y_train, test, y)
+    l2 = probe["l2"]
+    scores = {"p_at_10": precision_at_10(test, y), "lp1": probe["lp1"]}
     for part in (8, 4, 2):
         m = max(1, K // part)
         for name, order in ("top", by_activation), ("random", at_random):
@@ -120,12 +128,16 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
     if len(data.classes.get("y", [])) < 2:
         return numbers
 
-    _, train = common.features(model, data.train["x"], run.image_size, device)
-    _, test = common.features(model, data.test["x"], run.image_size, device)
+    h_train, train = common.features(model, data.train["x"], run.image_size, device)
+    h_test, test = common.features(model, data.test["x"], run.image_size, device)
     y_train = data.train["y"].to(device)
     y = data.test["y"].to(device)
-    _, l2 = common.fit_probe(train, y_train)
-    return numbers | feature_selection(train, y_train, test, y, l2)
+    numbers |= feature_selection(train, y_train, test, y)
+    if hasattr(model, "activation"):
+        with torch.no_grad():
+            train, test = model.head(h_train), model.head(h_test)
+        numbers["lp1_signed"] = common.linear_probe(train, y_train, test, y)["lp1"]
+    return numbers
 
 
 def main(argv=None):
@@ -137,7 +149,7 @@ def main(argv=None):
     )
     flags.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
-    flags.add_argument("--device", default=common.DEVICE)
+    flags.add_argument("--device", default=common.DEVICE, help="cuda, cuda:1, cpu")
     args = flags.parse_args(argv)
     common.check_device(args.device)
     rows = [["run", "SEPIN@10", "dimensions", "P@10", "at random", "LP@1", "at random"]]
@@ -150,6 +162,9 @@ def main(argv=None):
         write_json(folder / "selection.json", numbers)
         if numbers.get("p_at_10") is None:
             print("no P@10: it needs more than ten test images and at least two classes")
+        if "lp1" in numbers:
+            print(f"LP@1 of all dimensions {numbers['lp1']:.1f}", end="")
+            print(f", before σ₊ {numbers['lp1_signed']:.1f}" if "lp1_signed" in numbers else "")
         sizes = [key.removeprefix("lp1_top_") for key in numbers if key.startswith("lp1_top_")]
         for m in sizes or [""]:
             keys = f"p_at_10_top_{m}", f"p_at_10_random_{m}", f"lp1_top_{m}", f"lp1_random_{m}"

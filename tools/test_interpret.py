@@ -649,6 +649,14 @@ def test_embeddings_alike_in_ties_alone_do_not_come_back(pair, sparse):
     assert interpret.partners(a, a).r_first.min() > 0.999
 
 
+@pytest.mark.parametrize("most, told", [(5, False), (6, True)])
+def test_a_class_of_most_images_is_told(most, told):
+    y = np.arange(10).clip(min=most - 1)
+    e = interpret.Embedding(np.random.default_rng(0).normal(size=(10, 3)), y[::-1])
+    said = f"y: {10 * most} % of the images are of class {most - 1}: Cons., adj. and AP say little"
+    assert (said in interpret.describe(e, interpret.interpret(e))) == told
+
+
 def test_a_dead_embedding_has_no_partners():
     a, b = [interpret.activate(interpret.unit(z), "nonzero") for z in (np.zeros((97, 4)), SIGNED_Z)]
     for pair in (a, b), (b, a):

@@ -1149,6 +1149,28 @@ def test_precision_does_not_follow_the_files_order():
     assert of_ties == pytest.approx(100 * (900 * 899 + 100 * 99) / (1000 * 999), abs=2)
 
 
+def test_dead_dimensions_are_no_random_ones():
+    z = torch.randn(300, 16)
+    z[:, 4:] = 0
+    y = (z.sum(1) > 0).long()
+    found = selection.feature_selection(z, y, z, y)
+    assert found["lp1_random_4"] == found["lp1_random_8"] == found["lp1"]  # all four that are live
+    assert found["lp1_random_2"] < found["lp1"]
+
+
+def test_what_comes_before_the_relu_is_probed(run_of, tmp_path):
+    folder = copy_of(run_of("bayesncl"), tmp_path)
+    run_program("selection.py", folder)
+    run, model = load_run(folder)
+    data = data_of(run)
+    parts = data.images, data.test["x"]
+    with torch.no_grad():
+        train, test = [model.eval().head(common.features(model, x, 16)[0]) for x in parts]
+    assert (train < 0).any()
+    expected = common.linear_probe(train, data.train["y"], test, data.test["y"])["lp1"]
+    assert read_json(folder / "selection.json")["lp1_signed"] == pytest.approx(expected)
+
+
 def test_tools_measure_a_run_as_by_loops(run_of, tmp_path):
     folder = copy_of(run_of("sparsehead"), tmp_path, order="colour-crop")
     run_program("selection.py", folder)
@@ -1166,7 +1188,7 @@ def test_tools_measure_a_run_as_by_loops(run_of, tmp_path):
     final = records(folder)[-1]
     by_size = F.normalize(train).abs().mean(0).argsort(descending=True)
     at_random = torch.randperm(256, generator=torch.Generator().manual_seed(0))
-    expected["p_at_10"] = plain_precision(test, y, 10)
+    expected |= {"p_at_10": plain_precision(test, y, 10), "lp1": final["lp1_embedding"]}
     for name, m in itertools.product(["top", "random"], [32, 64, 128]):
         own = (by_size if name == "top" else at_random)[:m]
         probe, _ = common.fit_probe(train[:, own], data.train["y"], [final["l2_embedding"]])
