@@ -4,22 +4,27 @@
     python tools/finetune.py runs/<run> --from-scratch    the same from random weights, as a control
     python tools/finetune.py runs/<run> --lr 0.02         this learning rate, without tuning
 
-A copy of backbone.pt, from a run of any method, is trained on equally many labels of every class,
-with random crops and flips. The data set, network and crops are those in config.json. The program
-prints accuracies on the test set and adds to finetune.json, in the run's folder, for every share
+A copy of backbone.pt is trained on equally many labels of every class, with random crops and flips.
+A run of any method will do, but nce.py's has seen all labels, and mmncl.py's captions. The data
+set, network and crops are those in config.json. The program prints accuracies on the test set and
+adds to finetune.json, in the run's folder, for every share
     finetune_<share>_top1, _top5    accuracies in %; scratch_... from random weights
+    finetune_<share>_frozen         top-1 of a linear probe of the same labels, backbone as it is
+    finetune_<share>_labels         how many labels that is
     finetune_<share>_lr, _tuned     the rate, and whether --tune chose it
     finetune_<share>_epochs, ...    the other flags, except --tune
 A later call replaces the numbers of its shares.
 
 A random tenth of the *training* images is held out. Each learning rate of --tune is tried on the
 rest of the share and judged on that tenth. The best one is then used to train on the whole share.
-So this choice uses labels beyond the share; with --lr none of these are used.
+So this choice uses labels beyond the share; with --lr none of these are used. With few labels and
+strong crops fine-tuning may stay behind the frozen probe.
 
 [NCL]'s code fine-tunes too, on all labels of CIFAR. Where we differ from it:
 1. SGD with momentum 0.9 and a tuned rate, 0.1 for the classifier (theirs: LARS at 0.4 for both).
 2. Batches of 64 (256), and 10 epochs or 300 steps, whichever is more (30 epochs).
 3. Cosine decay from the first step on (after a warm-up of 10 epochs).
+4. All weights decay (not biases and norms).
 [NCL]: arXiv 2403.12459. [SparseHead]: arXiv 2307.08913.
 """
 
@@ -79,12 +84,12 @@ def finetune(
 
     chosen: indices of the training images
     run: image_size, min_scale, crop
-    args: epochs, min_steps, classifier_lr, weight_decay, seed
+    args: epochs, min_steps, classifier_lr, weight_decay, seed, device
     lr: peak rate of the backbone
     """
     common.need(len(chosen) > 1, "one label is too few: give --labels a larger share")
     torch.manual_seed(args.seed)
-    device = torch.device(common.DEVICE)
+    device = torch.device(args.device)
     classifier = nn.Linear(d, int(data.train["y"].max()) + 1)
     model = nn.Sequential(backbone, classifier)
     model.to(device, memory_format=torch.channels_last)
@@ -121,8 +126,6 @@ def finetune(
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    finite = all(p.isfinite().all() for p in model.parameters())
-    common.need(finite, f"at rate {lr:g} the weights are not finite: give a smaller --lr")
     return model
 
 
@@ -135,6 +138,19 @@ def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[fl
     for x in progress(images.split(500), "accuracy, 500 images at a time:"):
         scores.append(model(common.eval_view(x.to(device), size)))
     return common.top_1_and_5(torch.cat(scores), y.to(device))
+
+
+@torch.no_grad()
+def frozen_accuracy(backbone: nn.Module, data: common.Data, chosen: Tensor, run, args) -> float:
+    """Top-1 in % of a linear probe of the backbone's features, by the same labels."""
+    backbone.to(args.device).eval()
+    train, test = (
+        torch.cat([backbone(common.eval_view(x.to(args.device), run.image_size)) for x in parts])
+        for parts in (data.train["x"][chosen].split(500), data.test["x"].split(500))
+    )
+    y, y_test = (y.to(args.device) for y in (data.train["y"][chosen], data.test["y"]))
+    with torch.enable_grad():
+        return common.linear_probe(train, y, test, y_test)["lp1"]
 
 
 def tuned_lr(start, data: common.Data, chosen: Tensor, run, args) -> float:
@@ -156,6 +172,8 @@ def tuned_lr(start, data: common.Data, chosen: Tensor, run, args) -> float:
         if top1 > best_accuracy:
             best_accuracy = top1
             best_lr = lr
+    if len(args.tune) > 1 and best_lr in (min(args.tune), max(args.tune)):
+        print(f"rate {best_lr:g} is the last of --tune: one beyond it may be better")
     return best_lr
 
 
@@ -204,6 +222,7 @@ def parser() -> argparse.ArgumentParser:
     add("--weight-decay", type=decay, default=1e-4, help="([NCL]'s code: 1e-4)")
     add("--seed", type=seed, default=1, help="random seed of labels, weights and crops")
     add("--data-root", help="folder of the data sets (default: the run's)")
+    add("--device", default=common.DEVICE, help="cuda, cuda:1, cpu")
     return flags
 
 
@@ -213,6 +232,7 @@ def main(argv=None):
         wanted = "give one, or one for each of --labels"
         raise common.BadInput(f"--lr has {len(args.lr)} values; {wanted}")
 
+    common.check_device(args.device)
     run = read_run(args.run)
     data = labelled_data(run, args.data_root, "fine-tuning")
     path = args.run / "finetune.json"
@@ -227,19 +247,23 @@ def main(argv=None):
         torch.manual_seed(args.seed)
         return new_backbone(args.run, run, args.from_scratch)
 
-    rows = [["start", "share", "labels", "rate", "top-1", "top-5"]]
+    rows = [["start", "share", "labels", "rate", "top-1", "top-5", "frozen top-1"]]
     for i, share in enumerate(args.labels):
         chosen = balanced_subset(data.train["y"], share, args.seed)
         if args.lr:
             lr = args.lr[i % len(args.lr)]
         else:
             lr = tuned_lr(same_start, data, chosen, run, args)
+        frozen = frozen_accuracy(same_start()[0], data, chosen, run, args)
         model = finetune(*same_start(), data, chosen, run, args, lr)
+        finite = all(p.isfinite().all() for p in model.parameters())
+        common.need(finite, f"at rate {lr:g} the weights are not finite: give a smaller --lr")
         top1, top5 = accuracy(model, data.test["x"], data.test["y"], run.image_size)
-        cells = [f"{100 * share:g} %", str(len(chosen)), f"{lr:g}", f"{top1:.1f}", f"{top5:.1f}"]
-        rows.append([prefix, *cells])
+        shown = [f"{value:.1f}" for value in (top1, top5, frozen)]
+        rows.append([prefix, f"{100 * share:g} %", str(len(chosen)), f"{lr:g}", *shown])
 
         results = {"top1": top1, "top5": top5, "lr": lr, "tuned": not args.lr}
+        results |= {"frozen": frozen, "labels": len(chosen)}
         results |= {name: getattr(args, name) for name in SETTINGS}
         found = read_json(path) if path.exists() else {}
         for name, value in results.items():

@@ -199,8 +199,9 @@ def main(argv=None):
     )
     flags.add_argument("runs", nargs="+", type=Path, help="folders of runs")
     flags.add_argument("--data-root", help="folder of the data sets (default: the run's)")
+    flags.add_argument("--device", default=common.DEVICE, help="cuda, cuda:1, cpu")
     args = flags.parse_args(argv)
-    device = common.DEVICE
+    common.check_device(args.device)
     columns = [*CORRUPTIONS, "clean", *SHIFTS]
     rows = [["run", "e", *columns]]
     for folder in args.runs:
@@ -208,7 +209,7 @@ def main(argv=None):
         interpret.make_folder(folder, {"robustness.json": b'"h_clean"'})
         data = labelled_data(run, args.data_root, "a probe")
         print(f"{folder}: fitting probes ...", flush=True)
-        found = measure(run, model.to(device), data, device)
+        found = measure(run, model.to(args.device), data, args.device)
         write_json(folder / "robustness.json", found)
         for e in "h", "z":
             cells = [interpret.format_number(found.get(f"{e}_{name}"), 1) for name in columns]

@@ -985,6 +985,13 @@ def test_finetuning_is_a_training_by_hand(run_of, tmp_path, flags):
         lr = max(tried, key=tried.get)  # of equals the first
         top1, top5 = by_hand(chosen, lr, data.test["x"], data.test["y"])
         numbers = dict(top1=top1, top5=top5, lr=lr, tuned=not args.lr, seed=args.seed)
+        torch.manual_seed(args.seed)
+        backbone, _ = finetune.new_backbone(folder, read_run(folder), args.from_scratch)
+        parts = x[chosen], data.test["x"]
+        with torch.no_grad():
+            train, test = [backbone.eval()(common.eval_view(part, 16)) for part in parts]
+        probe = common.linear_probe(train, y[chosen], test, data.test["y"])
+        numbers |= dict(frozen=probe["lp1"], labels=len(chosen))
         numbers |= dict(epochs=2, min_steps=5, classifier_lr=0.2, weight_decay=0.05)
         start = "scratch" if args.from_scratch else "finetune"
         expected |= {f"{start}_{share}_{name}": value for name, value in numbers.items()}
@@ -1003,7 +1010,8 @@ def test_no_rate_is_tried_on_held_out_images(monkeypatch, capsys):
     held = torch.randperm(40, generator=torch.Generator().manual_seed(0)) < 4
     assert [chosen.tolist() for chosen in trained_on] == 2 * [(~held).nonzero()[:, 0].tolist()]
     told = "36 labels, rate 0.1: 50.0 % on the held-out tenth"
-    assert capsys.readouterr().out.splitlines() == [told, told.replace("0.1", "0.2")]
+    at_the_edge = "rate 0.1 is the last of --tune: one beyond it may be better"
+    assert capsys.readouterr().out.splitlines() == [told, told.replace("0.1", "0.2"), at_the_edge]
 
 
 def test_a_single_label_is_not_trained_on():
@@ -1012,6 +1020,7 @@ def test_a_single_label_is_not_trained_on():
     data = Namespace(train=dict(x=x, y=y))
     run = Namespace(image_size=8, min_scale=1, crop="bicubic")
     args = Namespace(tune=[0.1], epochs=1, min_steps=1, classifier_lr=1, weight_decay=0, seed=1)
+    args.device = "cpu"
 
     def network():
         return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(192)), 192
