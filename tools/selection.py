@@ -8,7 +8,7 @@ selection)
     lp1_top_<m>          linear probe of these, %, with the penalty that is best for all K
     ..._random_<m>       the same with m random ones of those that any training image activates,
                          drawn once; with all of these where they are fewer
-    p_at_10, lp1         with all K
+    p_at_10, lp1_all     with all K
     lp1_signed           a probe of what comes before σ₊, with a penalty of its own
 and how disentangled the dimensions are (SEPIN: Do and Tran 2020)
     sepin_1, _10, _100   what only this dimension tells about the image, in nats: mean of the 1, 10,
@@ -70,7 +70,7 @@ def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor) -
     at_random = live[order].to(test.device)
     probe = common.linear_probe(train, y_train, test, y)
     l2 = probe["l2"]
-    scores = {"p_at_10": precision_at_10(test, y), "lp1": probe["lp1"]}
+    scores = {"p_at_10": precision_at_10(test, y), "lp1_all": probe["lp1"]}
     for part in (8, 4, 2):
         m = max(1, K // part)
         for name, order in ("top", by_activation), ("random", at_random):
@@ -162,8 +162,8 @@ def main(argv=None):
         write_json(folder / "selection.json", numbers)
         if numbers.get("p_at_10") is None:
             print("no P@10: it needs more than ten test images and at least two classes")
-        if "lp1" in numbers:
-            print(f"LP@1 of all dimensions {numbers['lp1']:.1f}", end="")
+        if "lp1_all" in numbers:
+            print(f"LP@1 of all dimensions {numbers['lp1_all']:.1f}", end="")
             print(f", before σ₊ {numbers['lp1_signed']:.1f}" if "lp1_signed" in numbers else "")
         sizes = [key.removeprefix("lp1_top_") for key in numbers if key.startswith("lp1_top_")]
         for m in sizes or [""]:

@@ -1163,8 +1163,10 @@ def test_dead_dimensions_are_no_random_ones():
     z[:, 4:] = 0
     y = (z.sum(1) > 0).long()
     found = selection.feature_selection(z, y, z, y)
-    assert found["lp1_random_4"] == found["lp1_random_8"] == found["lp1"]  # all four that are live
-    assert found["lp1_random_2"] < found["lp1"]
+    assert (
+        found["lp1_random_4"] == found["lp1_random_8"] == found["lp1_all"]
+    )  # all four that are live
+    assert found["lp1_random_2"] < found["lp1_all"]
 
 
 def test_what_comes_before_the_relu_is_probed(run_of, tmp_path):
@@ -1197,7 +1199,7 @@ def test_tools_measure_a_run_as_by_loops(run_of, tmp_path):
     final = records(folder)[-1]
     by_size = F.normalize(train).abs().mean(0).argsort(descending=True)
     at_random = torch.randperm(256, generator=torch.Generator().manual_seed(0))
-    expected |= {"p_at_10": plain_precision(test, y, 10), "lp1": final["lp1_embedding"]}
+    expected |= {"p_at_10": plain_precision(test, y, 10), "lp1_all": final["lp1_embedding"]}
     for name, m in itertools.product(["top", "random"], [32, 64, 128]):
         own = (by_size if name == "top" else at_random)[:m]
         probe, _ = common.fit_probe(train[:, own], data.train["y"], [final["l2_embedding"]])
