@@ -16,8 +16,8 @@ not with N times K.
 
 Active. Each row of z is first scaled to norm 1. In a sparse embedding a dimension is active on an
 image where |z_k| > 1e-5 ([NCL]). An embedding is dense if more than half of its entries are active
-(a file of a sparse matrix never is). Then a dimension counts as active on the 1 % of the images
-where z_k is largest; where z has negative entries, each dimension becomes two: +k is active where
+(a file of a sparse matrix never is, nor one of 0 and one other value). Then a dimension counts as
+active on the 1 % of the images where z_k is largest, of equals on random ones; where z has negative entries, each dimension becomes two: +k is active where
 z_k is largest, -k where it is smallest. To choose the rule yourself, give --active nonzero or
 --active top:0.03. The strength of an active entry is |z_k|.
     A dimension with the same value on all images is dead, because after the scaling it would vary
@@ -65,7 +65,8 @@ alike, or begins one. interpret.json has the number of groups as distinct_dims.
 Other numbers, each a mean over the live dimensions or over the classes:
     H_s           entropy of a dimension's strength over the classes, in nats ([BayesNCL])
     F1, AP        how well a dimension tells its best class from the others: F1 of being active,
-                  average precision of its strength
+                  average precision of its strength (if half of the images are of one class, that
+                  is often the best one)
     classes       how many classes are the commonest one of some dimension (not a mean)
     best F1       F1 of the best dimension for each class, chosen on one half of the images and
                   evaluated on the other
