@@ -17,9 +17,10 @@ not with N times K.
 Active. Each row of z is first scaled to norm 1. In a sparse embedding a dimension is active on an
 image where |z_k| > 1e-5 ([NCL]). An embedding is dense if more than half of its entries are active
 (a file of a sparse matrix never is, nor one of 0 and one other value). Then a dimension counts as
-active on the 1 % of the images where z_k is largest, of equals on random ones; where z has negative entries, each dimension becomes two: +k is active where
-z_k is largest, -k where it is smallest. To choose the rule yourself, give --active nonzero or
---active top:0.03. The strength of an active entry is |z_k|.
+active on the 1 % of the images where z_k is largest, of equal ones on some at random; where z has
+negative entries, each dimension becomes two: +k is active where z_k is largest, -k where it is
+smallest. To choose the rule yourself, give --active nonzero or --active top:0.03. The strength of
+an active entry is |z_k|.
     A dimension with the same value on all images is dead, because after the scaling it would vary
 with the length of z and say nothing of its own. "The same" means within 1e-5 of the largest value,
 or within one step of float16 for an array of that kind. Images with z = 0 are ignored here.
