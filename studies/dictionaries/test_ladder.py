@@ -68,8 +68,8 @@ def test_what_is_on_record_is_not_measured_again(tmp_path, monkeypatch):
         np.savez(tmp_path / f"{method}-3.npz", **arrays)
     ladder.main(["planted", "--seeds", "3"])
     made = records.read("dictionaries")
-    assert len(made) == 12
+    assert len(made) == 13
     assert {record["settings"]["K"] for record in made} == {20}  # ten dimensions, each in halves
     monkeypatch.setattr(ladder, "measure", None)
     ladder.main(["planted", "--seeds", "3"])
-    assert len((tmp_path / "dictionaries/records.jsonl").read_text().splitlines()) == 12
+    assert len((tmp_path / "dictionaries/records.jsonl").read_text().splitlines()) == 13
