@@ -690,6 +690,13 @@ def test_ties_of_controls_ignore_it_too(family):
     assert found.numbers[f"{family}_lead"] == pytest.approx(0, abs=5)
 
 
+def test_equally_near_images_are_listed_at_random():
+    z = np.eye(4)[np.arange(400) // 100]  # each image has 99 neighbours as near as can be
+    family = interpret.Family(interpret.Vectors(z), of_images=True)
+    lists = family.lists(np.full(200, 10), 1, from_smallest=False)
+    assert len(np.unique(lists.images)) > 350
+
+
 def test_an_array_may_be_sparse_and_a_sparse_matrix_is():
     entries_of = {(2, 2, 0, 0): [2, 2], (3, 2, 2, 0, 0): [1, 3], (2, 3e-5, 1.5e-5, 0, 0): [2, 2]}
     entries_of[2, 2, 2, 0, 0] = [3, 3]  # bits
