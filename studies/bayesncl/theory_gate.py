@@ -24,6 +24,7 @@ ncl.py, bayesncl.py and bayesncl.py --epochs 1.
 
 import argparse
 import itertools
+import math
 import sys
 import time
 from pathlib import Path
@@ -221,7 +222,8 @@ def conflict(
     model.train()  # BatchNorm as in training; no weight changes
     torch.manual_seed(0)
     batch_size = min(run.batch_size, len(data.images))
-    of_batches = argparse.Namespace(batch_size=batch_size, seed=0, device="cpu", epochs=1)
+    epochs = math.ceil(batches / data.steps(batch_size))
+    of_batches = argparse.Namespace(batch_size=batch_size, seed=0, device="cpu", epochs=epochs)
     stream = endless(data, of_batches)
     before, behind, m, clamped = [], [], [], []  # shares of each view
     gradients, pairs = [], []  # of each batch
