@@ -28,13 +28,16 @@ seconds on two CPU cores with bf16, five minutes on two without.
 
 Where we differ from the paper, besides what common.py lists:
 1. Embeddings are normalised with eps = 1e-2.
-2. The settings `shapes` and `default` are ours.
+2. The settings `shapes` and `default` are ours. With the gate_lr of `shapes` nearly every gate ends
+   open or closed for good, whatever the image; with --gate-lr 1e-3 gates still decide.
 3. Only z⁺ ⊙ m is normalised, in the loss (theirs: z⁺ too, before the mask).
 4. ρ = 0.8 and λ = 3e-5 are the authors' on CIFAR-100, ours elsewhere.
 5. TopK with a gate is in their code, and in no row of theirs.
 6. Gumbel's noise has u clamped to [1e-4, 1 − 1e-4] (theirs: −log(−log(u + 1e-4) + 1e-4)).
 7. On ImageNet-100 z is not layer-normalised before σ₊. Their code has it "only for imagenet", in a
    line that is commented out.
+8. --gate soft, --no-detach and other --gate-layers are our reading of the ablations. Their training
+   code has none of them; soft gates are in their evaluation.
 """
 
 import common

@@ -847,6 +847,7 @@ MADE_BY_RUN = [question for question in QUESTIONS if (STUDIES / question / "runs
 ON_RECORD = {question: records.read(question) for question in QUESTIONS}
 NO_ROW = {  # of runs.txt: made by hand, or by an option that is gone
     "theory-gate",
+    "theory-gate-decides",
     "shapes-bayesncl-first-command",
     "shapes-bayesncl-seed1-two-threads",
     "shapes-bayesncl-ipw",

@@ -1,6 +1,6 @@
 """BayesNCL less NCL wherever both were trained, and what the gate keeps."""
 
-from records import BAYESNCL_ON_CIFAR_100, COLUMNS, by_seed, cell, table
+from records import BAYESNCL_ON_CIFAR_100, COLUMNS, by_seed, cell, read, table, values
 
 import pandas as pd
 
@@ -48,20 +48,55 @@ differences = differences.rename(columns={"": "BayesNCL − NCL"})
 OF_PAPER = {"CIFAR-10": "+2.68", "CIFAR-100": "+12.11"}  # of its Cons.
 data = [label.split(",")[0] for label in differences["BayesNCL − NCL"]]
 differences.insert(4, "paper: Cons.", [OF_PAPER.get(name, "–") for name in data])
+OPEN = {  # where nearly all gates are
+    "CIFAR-10, `default`, λ = 3e-4": f"{FAIR}cifar10-bayesncl",
+    "CIFAR-100, `default`": f"{DEFAULT}bayesncl",
+}
+for label, run in OPEN.items():
+    share = 100 * values(run, "open").mean()
+    named = f"{label} ({share:.1f} % of gates open)"
+    differences["BayesNCL − NCL"] = differences["BayesNCL − NCL"].replace(label, named)
 
-PAPERS = "bayesncl/shapes-bayesncl"
+PRESET = "bayesncl/shapes-bayesncl"
+STE = "bayesncl/shapes-gate-ste"
 gates = table(
     {
-        "the paper's, ρ = 0.8, λ = 3e-5": PAPERS,
-        "no KL term": f"{PAPERS}-no-kl",
+        "preset": PRESET,
         "ρ = 0.3, λ = 1e-3": "dictionaries/shapes-sparsity-bayesncl-2",
-        "the paper's, CIFAR-100, 200 epochs": f"{LONG}bayesncl",
-        "the paper's, CIFAR-100, 5,000 images": f"{SHORT}bayesncl-ours",
+        "`--gate-lr 1e-3`": STE,
+        "the authors', CIFAR-100, 200 epochs": f"{LONG}bayesncl",
+        "the authors', CIFAR-100, 5,000 images": f"{SHORT}bayesncl-ours",
         "the same, 512 features": f"{WIDE}bayesncl",
-        "no KL term − the paper's": f"{PAPERS}-no-kl − {PAPERS}",
-        "Gumbel noise − the paper's": f"{PAPERS}-gumbel − {PAPERS}",
+        "`--gate-lr 1e-3`: no KL term − with": f"bayesncl/shapes-gate-no-kl − {STE}",
+        "the same: Gumbel noise − none": f"bayesncl/shapes-gate-gumbel − {STE}",
+        "the same: soft − hard": f"bayesncl/shapes-gate-soft − {STE}",
+        "the same: not detached − detached": f"bayesncl/shapes-gate-no-detach − {STE}",
+        "the same: one layer − two": f"bayesncl/shapes-gate-1-layer − {STE}",
+        "the same: three layers − two": f"bayesncl/shapes-gate-3-layers − {STE}",
     },
-    ["gates open", "live", "Cons.", "adj."],
+    ["gates open", "live", "LP@1", "Cons.", "adj."],
     {"gates open": ("open", 2)},
 )
 gates = gates.rename(columns={"": "gate, built-in data unless named"})
+
+# ---------------------------------------------- whether a gate decides image by image (theory_gate)
+MEASURED = {
+    "preset, seed 1": "runs/preset-bayesncl-seed",
+    "`--gate-lr 1e-3`": "runs/shapes-gate-ste-seed",
+    "the authors', CIFAR-100, 200 epochs": "weights/cifar100-bayesncl",
+}
+(record,) = [r for r in read("bayesncl") if r["run"] == "theory-gate-decides"]
+lines = []
+for label, path in MEASURED.items():
+    runs = [found for name, found in record["results"]["runs"].items() if name.startswith(path)]
+    of_runs = pd.DataFrame(runs)
+    shown = {
+        "α outside [0.01, 0.99], %": 100 * of_runs["clamped"],
+        "live": of_runs["live_dims"],
+        "of them open on 5 to 95 % of images": of_runs["live_decided_dims"],
+        "their gates open, %": 100 * of_runs["live_m"],
+        "active entries kept, %": 100 * of_runs["live_kept"],
+    }
+    cells = {heading: cell(found, 0, False) for heading, found in shown.items()}
+    lines.append({"gate": label} | cells | {"n": len(runs)})
+deciding = pd.DataFrame(lines)
