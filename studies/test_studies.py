@@ -854,7 +854,7 @@ NO_ROW = {  # of runs.txt: made by hand, or by an option that is gone
     "cifar10-cpu-simclr-spectral",
 }
 # Flags that make no other run; "run" is sae.py's, whose runs had other names.
-OF_A_CALL = {"device", "out", "resume", "data_root", "compile", "seed", "run"}
+OF_A_CALL = {"device", "out", "resume", "data_root", "compile", "quiet", "seed", "run"}
 PAGES = report.pages()
 WORDS = {"README.md": 900, "studies/claims/README.md": 500, "studies/landscape/README.md": 500}
 WORDS |= {"studies/lesson/README.md": 1350}
