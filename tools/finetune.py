@@ -254,11 +254,11 @@ def main(argv=None):
             lr = args.lr[i % len(args.lr)]
         else:
             lr = tuned_lr(same_start, data, chosen, run, args)
-        frozen = frozen_accuracy(same_start()[0], data, chosen, run, args)
         model = finetune(*same_start(), data, chosen, run, args, lr)
         finite = all(p.isfinite().all() for p in model.parameters())
         common.need(finite, f"at rate {lr:g} the weights are not finite: give a smaller --lr")
         top1, top5 = accuracy(model, data.test["x"], data.test["y"], run.image_size)
+        frozen = frozen_accuracy(same_start()[0], data, chosen, run, args)
         shown = [f"{value:.1f}" for value in (top1, top5, frozen)]
         rows.append([prefix, f"{100 * share:g} %", str(len(chosen)), f"{lr:g}", *shown])
 
