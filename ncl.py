@@ -9,8 +9,8 @@
 
 Wang, Zhang, Guo, Wang, "Non-negative Contrastive Learning", ICLR 2024, arXiv 2403.12459.
 The recipe is the authors', as in BayesNCL's paper (arXiv 2605.28441).
-With --loss spectral NCL factorises the views' normalised co-occurrence matrix into factors ≥ 0 (a
-theorem of the paper; test_all.py checks it).
+With --loss spectral, which no other file has, NCL factorises the views' normalised co-occurrence
+matrix into factors ≥ 0 (a theorem of the paper; test_all.py checks it).
 
     python ncl.py                                                the built-in data set, on a laptop
     python ncl.py --dataset cifar100 --epochs 200                the papers' NCL row

@@ -130,27 +130,28 @@ def finetune(
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[float, float]:
-    """Top-1 and top-5 accuracy in % of a classifier, on images of `size` pixels with labels y."""
+def outputs(model: nn.Module, images: Tensor, size: int) -> Tensor:
+    """What a network in eval mode gives of images, seen at `size` pixels: (N, ·), on its device."""
     model.eval()
     device = next(model.parameters()).device
-    scores = []
-    for x in progress(images.split(500), "accuracy, 500 images at a time:"):
-        scores.append(model(common.eval_view(x.to(device), size)))
-    return common.top_1_and_5(torch.cat(scores), y.to(device))
+    parts = []
+    for x in progress(images.split(500), "evaluation, 500 images at a time:"):
+        parts.append(model(common.eval_view(x.to(device), size)))
+    return torch.cat(parts)
 
 
-@torch.no_grad()
-def frozen_accuracy(backbone: nn.Module, data: common.Data, chosen: Tensor, run, args) -> float:
-    """Top-1 in % of a linear probe of the backbone's features, by the same labels."""
-    backbone.to(args.device).eval()
-    train, test = (
-        torch.cat([backbone(common.eval_view(x.to(args.device), run.image_size)) for x in parts])
-        for parts in (data.train["x"][chosen].split(500), data.test["x"].split(500))
-    )
-    y, y_test = (y.to(args.device) for y in (data.train["y"][chosen], data.test["y"]))
-    with torch.enable_grad():
-        return common.linear_probe(train, y, test, y_test)["lp1"]
+def accuracy(model: nn.Module, images: Tensor, y: Tensor, size: int) -> tuple[float, float]:
+    """Top-1 and top-5 accuracy in % of a classifier, on images with labels y (N,)."""
+    scores = outputs(model, images, size)
+    return common.top_1_and_5(scores, y.to(scores.device))
+
+
+def frozen_accuracy(backbone: nn.Module, data: common.Data, chosen: Tensor, size: int) -> float:
+    """Top-1 in % of a linear probe of the backbone's features, by the labels of `chosen`."""
+    train = outputs(backbone, data.train["x"][chosen], size)
+    test = outputs(backbone, data.test["x"], size)
+    y = data.train["y"][chosen].to(train.device)
+    return common.linear_probe(train, y, test, data.test["y"].to(test.device))["lp1"]
 
 
 def tuned_lr(start, data: common.Data, chosen: Tensor, run, args) -> float:
@@ -258,7 +259,8 @@ def main(argv=None):
         finite = all(p.isfinite().all() for p in model.parameters())
         common.need(finite, f"at rate {lr:g} the weights are not finite: give a smaller --lr")
         top1, top5 = accuracy(model, data.test["x"], data.test["y"], run.image_size)
-        frozen = frozen_accuracy(same_start()[0], data, chosen, run, args)
+        untouched = same_start()[0].to(args.device)
+        frozen = frozen_accuracy(untouched, data, chosen, run.image_size)
         shown = [f"{value:.1f}" for value in (top1, top5, frozen)]
         rows.append([prefix, f"{100 * share:g} %", str(len(chosen)), f"{lr:g}", *shown])
 

@@ -321,9 +321,11 @@ def draw_tied(images: np.ndarray, few: int) -> np.ndarray:
 def top(rows: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """rows.topk(most) of rows (n, N); see draw_tied."""
     largest, places = rows.topk(most)  # (n, most), the largest first
-    cut = largest.amin(1, keepdim=True) if most else torch.inf
-    tied = rows == cut
-    listed = (largest == cut).sum(1)
+    if most == 0:
+        return largest, places
+    last = largest[:, -1:]
+    tied = rows == last  # (n, N)
+    listed = (largest == last).sum(1)  # how many of these are on the list
     for i in (tied.sum(1) > listed).nonzero()[:, 0]:
         few = int(listed[i])
         drawn = draw_tied(tied[i].nonzero()[:, 0].numpy(), few)
@@ -377,8 +379,8 @@ def activations_of(z: np.ndarray | Entries, rule: str) -> tuple[Activations, str
     """The lists of active images of z (N, K), and the rule, which is chosen here if it is auto."""
     u = unit(z)
     if rule == "auto":
-        bits = isinstance(u, Entries) or bool(((z == 0) | (z == np.max(z))).all())
-        rule = "nonzero" if bits else f"top:{TOP}"
+        is_sparse = isinstance(u, Entries) or ((z == 0) | (z == np.max(z))).all()  # or of bits
+        rule = "nonzero" if is_sparse else f"top:{TOP}"
     return activate(u, rule), rule
 
 
@@ -1360,11 +1362,10 @@ def describe(e: Embedding, findings: Findings) -> str:
     for prefix, label in findings.labels.items():
         share = label.sizes.max() / e.N
         if share > 0.5:
-            of = f"{prefix.removesuffix('_') or 'y'}: {100 * share:.0f} % of the images"
             commonest = label.classes[label.sizes.argmax()]
-            lines.append(
-                f"{of} are of class {commonest}: Cons., adj. and AP say little, read best F1"
-            )
+            of = f"{100 * share:.0f} % of the images are of class {commonest}"
+            what = prefix.removesuffix("_") or "y"
+            lines.append(f"{what}: {of}: Cons., adj. and AP say little, read best F1")
     lines = [worded(line, e.things) for line in lines]
     if e.judge is None:
         lines.append("no MonoScore: it needs --features or --judge")
@@ -1531,11 +1532,11 @@ def need_same_images(e: Embedding, other: Embedding, path: Path) -> None:
     for prefix in e.labels.keys() & other.labels.keys():
         same = np.array_equal(e.labels[prefix], other.labels[prefix])
         need(same, f"{path} has other labels {prefix.removesuffix('_') or 'y'}: {remedy}")
-    for what in "images", "names", "saved":
-        one = getattr(e, what)
-        two = getattr(other, what)
+    known = {"images": "images", "names": "names", "saved": "labels of its own"}
+    for name, what in known.items():
+        one = getattr(e, name)
+        two = getattr(other, name)
         same = one is None or two is None or np.array_equal(one, two)
-        what = "labels of its own" if what == "saved" else what
         need(same, f"{path} has other {what}: {remedy}")
 
 

@@ -66,8 +66,8 @@ def feature_selection(train: Tensor, y_train: Tensor, test: Tensor, y: Tensor) -
     size = F.normalize(train).abs()
     by_activation = size.mean(0).argsort(descending=True)
     live = (size > common.ACTIVE).any(0).nonzero()[:, 0].cpu()
-    order = torch.randperm(len(live), generator=torch.Generator().manual_seed(0))
-    at_random = live[order].to(test.device)
+    shuffled = torch.randperm(len(live), generator=torch.Generator().manual_seed(0))
+    at_random = live[shuffled].to(test.device)
     probe = common.linear_probe(train, y_train, test, y)
     l2 = probe["l2"]
     scores = {"p_at_10": precision_at_10(test, y), "lp1_all": probe["lp1"]}
@@ -133,7 +133,7 @@ def measure(folder: Path, data_root: str | None, device: str) -> dict[str, float
     y_train = data.train["y"].to(device)
     y = data.test["y"].to(device)
     numbers |= feature_selection(train, y_train, test, y)
-    if hasattr(model, "activation"):
+    if hasattr(model, "activation"):  # σ₊, which z has been through
         with torch.no_grad():
             train, test = model.head(h_train), model.head(h_test)
         numbers["lp1_signed"] = common.linear_probe(train, y_train, test, y)["lp1"]

@@ -231,10 +231,12 @@ def conflict(
         pair = []
         for view in common.two_views(next(stream), run.image_size, **views):
             with torch.no_grad():
-                h, out, *of_gate = model(view)
-                plus, (gate, alpha) = out, of_gate or [torch.ones_like(out), 0.5 + 0 * out]
                 if run.method == "bayesncl":
+                    h, out, gate, alpha = model(view)
                     plus = bayesncl.ACTIVATIONS[run.activation](model.head(h))
+                else:
+                    _, out = model(view)
+                    plus, gate, alpha = out, torch.ones_like(out), torch.full_like(out, 0.5)
             m.append(gate.mean(0))
             clamped.append(((alpha - 0.5).abs() > 0.49).float().mean(0))
             before.append((plus > 0).float().mean(0))
